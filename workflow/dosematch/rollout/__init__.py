@@ -1,0 +1,1 @@
+"""Generation engines: token ids in, token ids and log-probabilities out."""
