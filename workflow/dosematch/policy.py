@@ -1,0 +1,90 @@
+"""Policies as Hugging Face folders (safetensors only), and the tail average of their weights."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dosematch.errors import UserError
+
+WEIGHTS = "model.safetensors"
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def load_policy(folder: Path | str, dtype: str = "float32", device: str = "cpu") -> PreTrainedModel:
+    """Load a causal language model in evaluation mode (no dropout).
+
+    Raises `UserError` when the folder holds no safetensors weights; pickled checkpoints are refused, since loading
+    one can run any code.
+    """
+    folder = Path(folder)
+    if not (folder / WEIGHTS).is_file() and not (folder / f"{WEIGHTS}.index.json").is_file():
+        pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
+        if pickled:
+            raise UserError(f"{folder / pickled[0]}: pickled weights are refused; convert them to {WEIGHTS}")
+        raise UserError(f"{folder / WEIGHTS}: no such file")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
+        )
+    except Exception as error:  # transformers and safetensors raise many types for an unreadable folder
+        raise UserError(f"{folder}: not a readable model: {error}") from None
+    return model.to(device).eval()
+
+
+def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a Hugging Face folder; raises `UserError` when it has no end-of-sequence token."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: no readable tokenizer: {error}") from None
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"{folder}: the tokenizer has no eos_token")
+    return tokenizer
+
+
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path | str) -> None:
+    """Write model and tokenizer as a Hugging Face folder; the weights are moved in last, so they imply the rest."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        tokenizer.save_pretrained(temporary)
+        for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name.startswith(WEIGHTS)):
+            os.replace(path, folder / path.name)
+
+
+def remove_folder(folder: Path | str) -> None:
+    """Delete a folder of resume state; a missing one is fine."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class TailAverage:
+    """Arithmetic mean of the weights after steps `first..last`, summed in fp32 (thinker-spec 11.1)."""
+
+    def __init__(self, first: int, last: int) -> None:
+        if not 1 <= first <= last:
+            raise ValueError(f"tail {first}..{last} is empty")
+        self.first, self.last, self.count = first, last, 0
+        self.total: dict[str, torch.Tensor] = {}
+
+    def add(self, step: int, weights: Mapping[str, torch.Tensor]) -> None:
+        """Add the weights after `step` when the step lies in the tail."""
+        if not self.first <= step <= self.last:
+            return
+        self.count += 1
+        for name, value in weights.items():
+            if name in self.total:
+                self.total[name] += value.float()
+            else:
+                self.total[name] = value.detach().float().clone()
+
+    def mean(self, like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The average in the dtypes of `like`; raises ValueError unless every step of the tail was added."""
+        if self.count != self.last - self.first + 1:
+            raise ValueError(f"tail average has {self.count} of {self.last - self.first + 1} snapshots")
+        return {name: (total / self.count).to(like[name].dtype) for name, total in self.total.items()}

@@ -1,0 +1,49 @@
+"""Stage prompts as data (`config/prompts/*.yaml`, thinker-spec 4); their digest goes into every record."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from dosematch.errors import UserError
+
+
+class Prompts(BaseModel):
+    """The four stage prompts; `fast` holds `{question}`, the others are appended to the dialogue so far."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fast: str
+    verify: str
+    slow: str
+    summary: str
+
+    @property
+    def sha1(self) -> str:
+        """SHA-1 of the four texts."""
+        return hashlib.sha1(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+
+    def fast_ids(self, tokenizer: PreTrainedTokenizerBase, question: str) -> tuple[int, ...]:
+        """Token ids of `x_fast` for one question."""
+        return encode(tokenizer, self.fast.replace("{question}", question))
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """Token ids of `text` without special tokens."""
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def load_prompts(path: Path | str) -> Prompts:
+    """Read a prompt file; raises `UserError` naming the file and the key."""
+    try:
+        prompts = Prompts.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (ValidationError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {error}") from None
+    if "{question}" not in prompts.fast:
+        raise UserError(f"{path}: fast: has no {{question}}")
+    return prompts
