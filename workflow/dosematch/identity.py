@@ -1,4 +1,4 @@
-"""Content identity of questions (thinker-spec 3.2)."""
+"""Content identity of questions: one hash decides, two looser ones are only reported (thinker-spec 3.2)."""
 
 import hashlib
 import unicodedata
@@ -12,3 +12,12 @@ def sha1_12(text: str) -> str:
 def sha1_12_norm(text: str) -> str:
     """`sha1_12` after Unicode NFC and whitespace collapse; reported beside it, never decides (thinker-spec 3.2)."""
     return sha1_12(" ".join(unicodedata.normalize("NFC", text).split()))
+
+
+def sha1_12_alnum(text: str) -> str:
+    """`sha1_12` of the casefolded letters and digits alone: a hint at near-duplicates, which may be wrong.
+
+    It ignores signs and operators, so `$x+1$` and `$x-1$` share it.
+    """
+    folded = unicodedata.normalize("NFC", text).casefold()
+    return sha1_12("".join(character for character in folded if character.isalnum()))

@@ -1,0 +1,109 @@
+"""Ancestry audit: which panel questions a checkpoint's ancestors were trained on (thinker-spec 3.3)."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dosematch.errors import UserError
+from dosematch.identity import sha1_12, sha1_12_alnum, sha1_12_norm
+from dosematch.questions.manifest import Manifest, PanelEntry
+from dosematch.questions.question import Question
+from dosematch.streams import Stream
+
+KEYS: dict[str, Callable[[str], str]] = {"exact": sha1_12, "normalised": sha1_12_norm, "alphanumeric": sha1_12_alnum}
+
+
+def audit_ancestry(manifest: Manifest, parent: list[Question], streams: list[Stream]) -> dict[str, Any]:
+    """Compare every panel with the parent slice and one stream per training seed (thinker-spec 3.3).
+
+    Returns `{panels: {panel: {n, parent_overlap, stream_overlap: {seed: n}, parent_overlap_norm, stream_overlap_norm}},
+    exposed: [{train_seed, step, sha1_12, panel, index, answer}], n_unique_exposed, decontaminated: {seed: bool}}`.
+    Overlaps count panel items. A question in several panels, or twice in one, gives one entry per place. The `_norm`
+    counts are only reported, and null where the manifest has no normalised identities.
+    Raises `UserError` for two streams of one seed.
+    """
+    by_seed = {str(stream.seed): stream for stream in streams}
+    if len(by_seed) < len(streams):
+        raise UserError("audit: two streams have the same seed; audit the study and the clean streams apart")
+    exposed = sorted(
+        (entry for stream in streams for entry in _exposed(manifest, stream)),
+        key=lambda entry: (entry["train_seed"], entry["step"], entry["panel"], entry["index"]),
+    )
+    return {
+        "panels": {name: _overlaps(entry, parent, by_seed) for name, entry in manifest.items()},
+        "exposed": exposed,
+        "n_unique_exposed": len({entry["sha1_12"] for entry in exposed}),
+        "decontaminated": {seed: stream.decontaminated for seed, stream in by_seed.items()},
+    }
+
+
+def _exposed(manifest: Manifest, stream: Stream) -> Iterable[dict[str, Any]]:
+    for item in stream.items:
+        for panel, entry in manifest.items():
+            for index, identity in enumerate(entry.sha1_12):
+                if identity == item.sha1_12:
+                    yield {
+                        "train_seed": stream.seed,
+                        "step": item.step,
+                        "sha1_12": identity,
+                        "panel": panel,
+                        "index": index,
+                        "answer": item.answer,
+                    }
+
+
+def _overlaps(entry: PanelEntry, parent: list[Question], streams: dict[str, Stream]) -> dict[str, Any]:
+    parent_texts = [question.text for question in parent]
+    stream_texts = {seed: [item.question for item in stream.items] for seed, stream in streams.items()}
+
+    def count(identities: list[str] | None, key: Callable[[str], str], texts: list[str]) -> int | None:
+        if identities is None:
+            return None
+        trained_on = set(map(key, texts))
+        return sum(identity in trained_on for identity in identities)
+
+    columns = (("", entry.sha1_12, sha1_12), ("_norm", entry.sha1_12_norm, sha1_12_norm))
+    counts: dict[str, Any] = {"n": entry.n}
+    for suffix, identities, key in columns:
+        counts[f"parent_overlap{suffix}"] = count(identities, key, parent_texts)
+        counts[f"stream_overlap{suffix}"] = {
+            seed: count(identities, key, texts) for seed, texts in stream_texts.items()
+        }
+    return counts
+
+
+def audit_questions(training: list[Question], panels: dict[str, list[Question]]) -> dict[str, Any]:
+    """Compare any training questions with any panels, by all three identities (thinker-spec 3.2).
+
+    Returns `{n_training, n_training_distinct, panels: {panel: {n, overlap: {exact, normalised, alphanumeric},
+    matches: [{index, id, sha1_12, training_ids, identity}]}}}`; a match names the strictest identity that finds it.
+    """
+    places: dict[str, dict[str, list[str]]] = {name: {} for name in KEYS}
+    for question in training:
+        for name, key in KEYS.items():
+            places[name].setdefault(key(question.text), []).append(question.id)
+    return {
+        "n_training": len(training),
+        "n_training_distinct": {name: len(found) for name, found in places.items()},
+        "panels": {panel: _matches(questions, places) for panel, questions in panels.items()},
+    }
+
+
+def _matches(questions: list[Question], places: dict[str, dict[str, list[str]]]) -> dict[str, Any]:
+    overlap = dict.fromkeys(KEYS, 0)
+    matches = []
+    for index, question in enumerate(questions):
+        found = {name: ids for name, key in KEYS.items() if (ids := places[name].get(key(question.text)))}
+        for name in found:
+            overlap[name] += 1
+        if found:
+            strictest = next(iter(found))
+            matches.append(
+                {
+                    "index": index,
+                    "id": question.id,
+                    "sha1_12": sha1_12(question.text),
+                    "identity": strictest,
+                    "training_ids": found[strictest],
+                }
+            )
+    return {"n": len(questions), "overlap": overlap, "matches": matches}
