@@ -57,20 +57,20 @@ def build_stream(
 
     Records in `parent` (identities) are left out, and pool records that the stencil also holds. With `panels`
     (identities) every record in it is dropped too, after shuffling and before sampling: the clean stream is the study
-    stream with each panel question replaced by the next record of its source, and has the same length.
+    stream without its panel questions, later records of the same source moving up, and has the same length.
     Raises `UserError` when a source runs out or two steps would share an identity.
     """
     in_stencil = frozenset(sha1_12(question.text) for question in stencil)
     sources = {"stencil": _shuffled(stencil, parent, seed), "pool": _shuffled(pool, parent | in_stencil, seed)}
     blocked = panels or frozenset()
-    kept = {name: [record for record in records if _identity(record) not in blocked] for name, records in sources.items()}
+    kept = {name: [record for record in rows if _identity(record) not in blocked] for name, rows in sources.items()}
     for name, n in (("stencil", (n_steps + 1) // 2), ("pool", n_steps // 2)):
         if len(kept[name]) < n:
-            raise UserError(f"streams: seed {seed}: {n_steps} steps need {n} {name} questions of {len(kept[name])} left")
-    turns = islice(cycle((name, iter(records)) for name, records in kept.items()), n_steps)
+            raise UserError(f"streams: {n_steps} steps need {n} {name} questions, {len(kept[name])} are left")
+    turns = islice(cycle((name, iter(rows)) for name, rows in kept.items()), n_steps)
     items = [_item(step, source, next(records)) for step, (source, records) in enumerate(turns, 1)]
     _refuse_duplicates(seed, items)
-    dropped = sorted({_identity(record) for records in sources.values() for record in records} & blocked)
+    dropped = sorted({_identity(record) for rows in sources.values() for record in rows} & blocked)
     return Stream(seed=seed, decontaminated=panels is not None, dropped=dropped, items=items)
 
 
