@@ -34,7 +34,10 @@ def write_atomically(path: Path | str, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path | str, text: str) -> None:
     """Write UTF-8 text atomically."""
-    write_atomically(path, lambda target: target.write_text(text, encoding="utf-8") and None)
+    def write(target: Path) -> None:
+        target.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
 
 
 def write_json(path: Path | str, value: Any) -> None:
@@ -68,7 +71,8 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
 
     def parse(p: Path) -> list[dict[str, Any]]:
         rows = []
-        for number, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1):
+        lines = p.read_text(encoding="utf-8").split("\n")  # splitlines() would also cut at U+2028 inside a string
+        for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
             try:
                 rows.append(json.loads(line))
             except ValueError as error:

@@ -1,0 +1,218 @@
+"""Reads `config/`, merges defaults and arms, and validates every merged arm before a DAG exists."""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from dosematch.errors import UserError
+from dosematch.prompts import load_prompts
+from dosematch.questions.files import first_problem
+from dosematch.settings import Arm, Config, EvalSettings, Evaluation, Scale, Study, Training, TrainSettings
+
+Model = TypeVar("Model", bound=BaseModel)
+STUDY = "thinker"
+
+
+class StudyConfig:
+    """A validated study at one scale, and the plain JSON settings that its jobs are given."""
+
+    def __init__(self, raw: dict[str, Any], root: Path | str = ".") -> None:
+        """Validate the contents of config.yaml and every file they name; `root` is the project folder.
+
+        Raises `UserError` naming the file and the key.
+        """
+        self.root = Path(root)
+        self.file = "config/config.yaml"
+        config = check(Config, raw, self.file)
+        self.study: Study = config.thinker
+        self.scale = self._load_scale(config.scale)
+        self.prompts = load_prompts(self.root / self.scale.prompts)
+        names = dict.fromkeys([self.study.parent, *self.study.arms])
+        self.arms = {name: self._load_arm(name) for name in names}
+        self._check_references()
+        for name in self.arms:
+            self.train_settings(name)
+
+    @property
+    def results(self) -> str:
+        """Folder of this study's results at this scale."""
+        return f"results/{STUDY}/{self.scale.name}"
+
+    @property
+    def panels(self) -> list[str]:
+        """All panels, the development panel last."""
+        return [*self.study.suites["all6"], self.study.development_panel]
+
+    def trained_arms(self) -> list[str]:
+        """Arms that continue from the parent."""
+        return [name for name, arm in self.arms.items() if arm.starts_from == "parent"]
+
+    def seeds(self, arm: str) -> list[int]:
+        """The seeds that an arm is trained with."""
+        return self.arms[arm].seeds or self.study.seeds
+
+    def checkpoints(self) -> list[tuple[str, int]]:
+        """Every (arm, seed), arms in the order of config.yaml, the parent first."""
+        return [(arm, seed) for arm in self.arms for seed in self.seeds(arm)]
+
+    def model_file(self, arm: str, seed: int | str) -> str:
+        """Path of a checkpoint's weights."""
+        if arm == self.study.parent:
+            return f"{self.results}/parents/seed{seed}/model/model.safetensors"
+        return f"{self.results}/arms/{arm}/seed{seed}/model/model.safetensors"
+
+    def train_settings(self, name: str) -> str:
+        """JSON of `TrainSettings` for one arm at this scale."""
+        arm, training = self.arms[name], self.scale.training
+        if arm.starts_from == "base":
+            training = Training(**{**training.model_dump(), **self.scale.parent_training.model_dump()})
+        settings = dict(
+            study=STUDY,
+            arm=arm.scaled(self.scale.length_factor).model_dump(),
+            training=training.model_dump(),
+            runtime=self.scale.runtime.model_dump(),
+            evaluation=self._evaluation().model_dump(),
+            prompts=self.prompts.model_dump(),
+        )
+        return plain(check(TrainSettings, settings, self._arm_file(name)))
+
+    def eval_settings(self) -> str:
+        """JSON of `EvalSettings`: the same for every checkpoint."""
+        return plain(
+            EvalSettings(
+                study=STUDY, runtime=self.scale.runtime, evaluation=self._evaluation(), prompts=self.prompts
+            )
+        )
+
+    def record_settings(self) -> str:
+        """JSON of what an evaluation record says about how it was made, and the suites it totals."""
+        evaluation = {**self._evaluation().model_dump(), "dtype": self.scale.runtime.dtype}
+        return json.dumps({"eval": evaluation, "suites": self.study.suites}, sort_keys=True)
+
+    def question_settings(self) -> str:
+        """JSON of the question sets."""
+        return self.scale.questions.model_dump_json()
+
+    def report_settings(self) -> str:
+        """JSON of what statistics, tables and report need to know about the study."""
+        training = self.scale.training
+        arms = []
+        for name, arm in self.arms.items():
+            scaled = arm.scaled(self.scale.length_factor)
+            switches = scaled.model_dump(exclude={"name", "about", "label", "seeds"})
+            arms.append(
+                {"name": name, "label": arm.label, "about": arm.about, "seeds": self.seeds(name), "cap": scaled.cap}
+                | {"accumulation": arm.accumulation, "switches": switches}
+            )
+        return json.dumps(
+            {
+                "study": STUDY,
+                "scale": self.scale.name,
+                "about": self.scale.about,
+                "seeds": self.study.seeds,
+                "parent": self.study.parent,
+                "arms": arms,
+                "panels": self.panels,
+                "suites": self.study.suites,
+                "contrasts": [contrast.model_dump() for contrast in self.study.contrasts],
+                "statistics": self.study.statistics.model_dump(),
+                "steps": training.steps,
+                "tail_start": training.tail_start,
+                "caps": {arm["name"]: arm["cap"] for arm in arms},
+            },
+            sort_keys=True,
+        )
+
+    def _evaluation(self) -> Evaluation:
+        tokens = max(1, round(self.scale.evaluation.max_tokens * self.scale.length_factor))
+        return self.scale.evaluation.model_copy(update={"max_tokens": tokens})
+
+    def _load_scale(self, name: str) -> Scale:
+        path = self._existing("config/scales", name, "scale")
+        return check(Scale, {"name": name, "about": first_comment(path), **read_yaml(path)}, self._relative(path))
+
+    def _load_arm(self, name: str) -> Arm:
+        path = self._existing(f"config/arms/{STUDY}", name, f"{STUDY}.arms")
+        defaults = read_yaml(path.with_name("_defaults.yaml"))
+        merged = {"name": name, "about": first_comment(path), **defaults, **read_yaml(path)}
+        return check(Arm, merged, self._relative(path))
+
+    def _existing(self, folder: str, name: str, key: str) -> Path:
+        path = self.root / folder / f"{name}.yaml"
+        if not path.is_file():
+            known = ", ".join(sorted(p.stem for p in path.parent.glob("[!_]*.yaml")))
+            raise UserError(f"{self.file}: {key}: no file {folder}/{name}.yaml (known: {known})")
+        return path
+
+    def _relative(self, path: Path) -> str:
+        return str(path.relative_to(self.root))
+
+    def _arm_file(self, name: str) -> str:
+        return f"config/arms/{STUDY}/{name}.yaml"
+
+    def _check_references(self) -> None:
+        """Names that point elsewhere must point at something."""
+        known_panels = set(self.scale.questions.panels)
+        if "all6" not in self.study.suites:
+            raise UserError(f"{self.file}: {STUDY}.suites.all6: missing; it lists the panels that claims rest on")
+        for suite, panels in {**self.study.suites, "development_panel": [self.study.development_panel]}.items():
+            for panel in panels:
+                if panel not in known_panels:
+                    where = f"{STUDY}.suites.{suite}" if suite in self.study.suites else f"{STUDY}.{suite}"
+                    raise UserError(f"{self.file}: {where}: scale {self.scale.name!r} has no panel {panel!r}")
+        for suite in self.study.statistics.decontaminated_suites:
+            if suite not in self.study.suites:
+                raise UserError(f"{self.file}: {STUDY}.statistics.decontaminated_suites: no suite {suite!r}")
+        for i, contrast in enumerate(self.study.contrasts):
+            for side in (contrast.a, contrast.b):
+                if side not in self.arms:
+                    raise UserError(f"{self.file}: {STUDY}.contrasts.{i}: arm {side!r} is not in {STUDY}.arms")
+        if self.arms[self.study.parent].starts_from != "base":
+            raise UserError(f"{self._arm_file(self.study.parent)}: starts_from: the parent must start from base")
+        for name in self.study.arms:
+            if name != self.study.parent and self.arms[name].starts_from != "parent":
+                raise UserError(f"{self._arm_file(name)}: starts_from: only {self.study.parent} may start from base")
+            strangers = set(self.seeds(name)) - set(self.study.seeds)
+            if strangers:
+                raise UserError(f"{self._arm_file(name)}: seeds: {min(strangers)} is not in {STUDY}.seeds")
+
+
+def check(model: type[Model], value: Any, file: str) -> Model:
+    """Validate `value`; the first problem becomes one line that names the file and the key."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise UserError(f"{file}: {first_problem(error)}") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping; raises `UserError` naming the file."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {error}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: must hold keys and values, not a {type(value).__name__}")
+    return value
+
+
+def first_comment(path: Path) -> str:
+    """The leading comment lines of a file: why it exists."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# ").strip())
+    return " ".join(lines)
+
+
+def plain(model: BaseModel) -> str:
+    """JSON with recursively sorted keys: the only form in which settings may be Snakemake params."""
+    return json.dumps(model.model_dump(mode="json"), sort_keys=True)

@@ -1,0 +1,46 @@
+"""Resume state of a training: atomic, checked by digest, kept apart from the outputs until the training is done."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from dosematch.policy import remove_folder
+from dosematch.records import sha256_file, write_atomically, write_json
+
+KEPT = 2  # a torn newest state falls back to the one before
+
+
+class ResumeFolder:
+    """States named by step; `load` returns the newest whose bytes are what was written, or None."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    def save(self, step: int, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Write one state and forget the oldest; the digest file comes last, so a state without one is torn."""
+        weights = self.folder / f"step{step:06d}.safetensors"
+        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        write_atomically(weights, lambda target: save_file(contiguous, target))
+        write_json(weights.with_suffix(".json"), {"sha256": sha256_file(weights), "values": values})
+        for old in sorted(self.folder.glob("step*.safetensors"))[:-KEPT]:
+            old.with_suffix(".json").unlink(missing_ok=True)
+            old.unlink()
+
+    def load(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+        """The newest intact state as (tensors, values)."""
+        for weights in sorted(self.folder.glob("step*.safetensors"), reverse=True):
+            try:
+                record = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
+                if record["sha256"] == sha256_file(weights):
+                    return load_file(weights), record["values"]
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+                continue  # torn by a kill or a full disk: an older state, or the start, is as good
+        return None
+
+    def remove(self) -> None:
+        """Delete every state."""
+        remove_folder(self.folder)

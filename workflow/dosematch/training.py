@@ -1,0 +1,200 @@
+"""The training loop (thinker-spec 11): rollouts -> segments -> gradient -> update at boundaries -> tail average."""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dosematch.backward import BackwardResult, backward
+from dosematch.episodes.episode import Context, Episode, Reward
+from dosematch.episodes.single_turn import single_turn
+from dosematch.errors import UserError
+from dosematch.evaluation import accuracy_row
+from dosematch.grading import Grader
+from dosematch.optimizer import MasterAdamW, Update
+from dosematch.policy import TailAverage
+from dosematch.questions import Question
+from dosematch.resume import ResumeFolder
+from dosematch.rollout.torch_engine import TorchEngine
+from dosematch.settings import StepSize, TrainSettings
+from dosematch.streams import StreamItem
+
+log = logging.getLogger(__name__)
+EPISODES: dict[str, Callable[[StreamItem, Context], Episode]] = {"single_turn": single_turn}
+UPDATE_FIELDS = ("grad_norm", "clip_coef", "lr_used")
+
+
+class Trainer:
+    """One arm and seed: `train` runs or resumes all steps and leaves the tail average in `model`."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        seed: int,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        grader: Grader,
+        development: Sequence[Question],
+    ) -> None:
+        self.settings, self.seed, self.model, self.development = settings, seed, model, development
+        arm, training = settings.arm, settings.training
+        self.engine = TorchEngine(model, tokenizer.eos_token_id, settings.evaluation.batch_size)
+        reward: Reward = lambda text, gold: grader.grade(text, gold).correct  # noqa: E731
+        self.grader = grader
+        self.context = Context(self.engine, tokenizer, settings.prompts, reward, arm, settings.study, seed)
+        self.optimizer = MasterAdamW(
+            model,
+            betas=(training.adam_betas[0], training.adam_betas[1]),
+            eps=training.adam_eps,
+            weight_decay=arm.weight_decay,
+            clip_norm=arm.clip_norm,
+            skip_zero_grad=arm.zero_grad_skip,
+        )
+        self.tail = TailAverage(training.tail_start, training.steps)
+        self.kinds: set[str] = set()  # loss terms in the gradient accumulated so far
+        self.rows: list[dict[str, Any]] = []
+        self.curve: list[dict[str, Any]] = []
+        self.n_updates = 0
+
+    def train(self, stream: Sequence[StreamItem], resume: ResumeFolder) -> None:
+        """Run every step of the stream that a resume state does not already hold."""
+        training = self.settings.training
+        if len(stream) != training.steps:
+            raise UserError(f"stream: has {len(stream)} questions for {training.steps} training steps")
+        self._restore(resume)
+        for item in stream[len(self.rows) :]:
+            if item.step == 1:
+                self._measure(step=0)
+            self.rows.append(self._step(item))
+            self.tail.add(item.step, self._weights())
+            if item.step % training.curve_every == 0 and item.step < training.steps:
+                self._measure(item.step)
+            if item.step % training.checkpoint_every == 0 and item.step < training.steps:
+                self._save(resume, item.step)
+        self._set_weights(self.tail.mean(like=self._weights()))
+        self._measure(training.steps)
+
+    def _step(self, item: StreamItem) -> dict[str, Any]:
+        """One question: episode, gradient, and at a boundary the update."""
+        arm, training = self.settings.arm, self.settings.training
+        episode = EPISODES[arm.episode](item, self.context)
+        generated = sum(episode.generated.values())
+        if generated > arm.cap:
+            raise AssertionError(f"step {item.step}: {generated} generated tokens exceed the cap of {arm.cap}")
+        result = backward(
+            self.model,
+            episode.segments,
+            accumulation=arm.accumulation,
+            micro_batch_tokens=training.micro_batch_tokens,
+            after_batch=self.optimizer.absorb,
+        )
+        self._check_engine(item.step, result)
+        micro_norm = self.optimizer.end_step() * arm.accumulation
+        self.kinds |= result.loss.keys()
+        boundary = item.step % arm.accumulation == 0
+        update = self._update() if boundary else Update(0.0, 1.0, 0.0, False)
+        log.info("step %d fast_acc %.2f grad_norm %.3f", item.step, episode.record["fast_acc"], update.grad_norm)
+        return (
+            self._identity(item)
+            | episode.record
+            | token_counters(episode, result)
+            | {
+                "loss_pg": result.loss.get("pg", 0.0),
+                "is_boundary": boundary,
+                "skipped_zero_grad": update.skipped,
+                "grad_norm": update.grad_norm,
+                "grad_norm_micro": micro_norm,
+                "clip_coef": update.clip_coef,
+                "lr_used": update.lr,
+                "wd": arm.weight_decay,
+            }
+        )
+
+    def _identity(self, item: StreamItem) -> dict[str, Any]:
+        arm = self.settings.arm
+        return {
+            "step": item.step,
+            "seed": self.seed,
+            "arm": arm.name,
+            "run": arm.run,
+            "sha1_12": item.sha1_12,
+            "question_source": item.source,
+        }
+
+    def _update(self) -> Update:
+        update = self.optimizer.update(self.settings.training.base_lr * multiplier(self.settings.arm.lr, self.kinds))
+        self.kinds.clear()
+        if not update.skipped:
+            self.n_updates += 1
+            self.engine.load_weights(self.model.state_dict())
+        return update
+
+    def _check_engine(self, step: int, result: BackwardResult) -> None:
+        """Stop when engine and trainer disagree about the sampled tokens: stale weights or another distribution."""
+        bound = self.settings.training.max_logp_difference
+        if result.logp_gaps and max(result.logp_gaps) > bound:
+            raise UserError(
+                f"step {step}: engine and trainer log-probabilities differ by {max(result.logp_gaps):.3g}, above "
+                f"training.max_logp_difference {bound:g}"
+            )
+
+    def _measure(self, step: int) -> None:
+        """Accuracy on the development panel, for the curve; never for claims."""
+        self.curve.append({"step": step} | accuracy_row(self.context, self.grader, self.settings, self.development))
+        log.info("step %d development accuracy %.3f", step, self.curve[-1]["accuracy"])
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.named_parameters())
+
+    def _set_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(weights[name])
+        self.engine.load_weights(self.model.state_dict())
+
+    def _save(self, resume: ResumeFolder, step: int) -> None:
+        tensors = self.optimizer.state() | {f"tail.{name}": total for name, total in self.tail.total.items()}
+        values = {"rows": self.rows, "curve": self.curve, "kinds": sorted(self.kinds)}
+        resume.save(step, tensors, values | {"tail_count": self.tail.count, "n_updates": self.n_updates})
+
+    def _restore(self, resume: ResumeFolder) -> None:
+        state = resume.load()
+        if state is None:
+            return
+        tensors, values = state
+        self.optimizer.load_state(tensors)
+        self.tail.total = {k.removeprefix("tail."): v for k, v in tensors.items() if k.startswith("tail.")}
+        self.tail.count, self.n_updates = values["tail_count"], values["n_updates"]
+        self.rows, self.curve, self.kinds = values["rows"], values["curve"], set(values["kinds"])
+        self.engine.load_weights(self.model.state_dict())
+        log.info("resumed after step %d from %s", len(self.rows), Path(resume.folder))
+
+
+def multiplier(lr: StepSize, kinds: set[str]) -> float:
+    """Step multiplier by the content of the accumulated gradient (thinker-spec 9)."""
+    policy, distilled = "pg" in kinds, bool(kinds - {"pg"})
+    return lr.mixed if policy and distilled else lr.distill_only if distilled else lr.pg_only
+
+
+def token_counters(episode: Episode, result: BackwardResult) -> dict[str, Any]:
+    """Token accounting of one step (thinker-spec 14), and the engine/trainer log-probability gaps."""
+
+    def pair(*kinds: str) -> dict[str, int]:
+        return {
+            "fed": sum(result.tokens_fed.get(kind, 0) for kind in kinds),
+            "loss": sum(result.tokens_loss.get(kind, 0) for kind in kinds),
+        }
+
+    gaps = result.logp_gaps or [0.0]
+    return {
+        "gen_tokens": episode.generated | {"total": sum(episode.generated.values())},
+        "entropy_fwd_tokens": 0,
+        "pg_bwd_tokens": pair("pg"),
+        "distill_bwd_tokens": pair("distill"),
+        "anchor_bwd_tokens": pair("anchor"),
+        "sampling/logp_difference/mean": sum(gaps) / len(gaps),
+        "sampling/logp_difference/max": max(gaps),
+    }
