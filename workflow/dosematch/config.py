@@ -65,8 +65,12 @@ class StudyConfig:
         return f"{self.results}/arms/{arm}/seed{seed}/model/model.safetensors"
 
     def train_settings(self, name: str) -> str:
-        """JSON of `TrainSettings` for one arm at this scale."""
-        arm, training = self.arms[name], self.scale.training
+        """JSON of `TrainSettings` for one arm at this scale, without what cannot change its result.
+
+        Descriptions and the list of seeds are left out: rewording an arm or adding a seed retrains nothing.
+        """
+        arm = self.arms[name].model_copy(update={"about": "", "label": "", "seeds": None})
+        training = self.scale.training
         if arm.starts_from == "base":
             training = Training(**{**training.model_dump(), **self.scale.parent_training.model_dump()})
         settings = dict(
@@ -78,6 +82,15 @@ class StudyConfig:
             prompts=self.prompts.model_dump(),
         )
         return plain(check(TrainSettings, settings, self._arm_file(name)))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that one training or generation job occupies."""
+        return int(self.scale.runtime.device == "cuda")
+
+    def frozen_option(self) -> str:
+        """The option that makes `prepare_questions.py` compare with the frozen panels, where the scale has some."""
+        return f"--frozen {self.scale.frozen_panels}" if self.scale.frozen_panels else ""
 
     def eval_settings(self) -> str:
         """JSON of `EvalSettings`: the same for every checkpoint."""

@@ -1,8 +1,10 @@
 """The micro base model: a Qwen3-shaped model trained from scratch on synthetic dialogues of the four stages."""
 
+import hashlib
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     seed: int
+    threads: int
     prompts: str
     model: dict[str, int]
     optimizer: Optimizer
@@ -48,6 +51,16 @@ class Recipe(BaseModel):
     sources: dict[str, float]
     dialogues: dict[str, float]
     fast_modes: dict[str, float]
+
+
+CORPUS_CODE = ("pretraining.py", "questions/dialogues.py", "questions/synthetic.py")
+
+
+def recipe_digest(path: Path, recipe: Recipe) -> str:
+    """SHA-256 over the recipe, its prompts and the code that draws the corpus: a model belongs to one of these."""
+    library = Path(__file__).parent
+    files = [path, Path(recipe.prompts), *(library / name for name in CORPUS_CODE)]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 class Corpus:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dosematch.errors import UserError
 from dosematch.identity import sha1_12
-from dosematch.questions.files import first_problem
+from dosematch.questions.files import first_problem, read_questions
 from dosematch.questions.question import Question
 from dosematch.records import read_json
 
@@ -80,6 +80,13 @@ def read_stream(path: Path | str) -> Stream:
         return Stream.model_validate(read_json(path))
     except ValidationError as error:
         raise UserError(f"{path}: {first_problem(error)}") from None
+
+
+def read_training_questions(path: Path | str) -> list[StreamItem]:
+    """The questions of a stream (`.json`), or of a parent slice (`.jsonl`), whose order is its file's."""
+    if Path(path).suffix == ".json":
+        return read_stream(path).items
+    return [_item(step, "parent", (step - 1, question)) for step, question in enumerate(read_questions(path), 1)]
 
 
 def _shuffled(questions: list[Question], left_out: frozenset[str], seed: int) -> list[Indexed]:

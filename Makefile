@@ -1,0 +1,72 @@
+# make study | make test | make smoke | make bench | make base | make lint
+# The environment is made from envs/*.lock into .envs/, once per digest of the locks.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+ifeq ($(PYTHON),)
+$(error Python >= 3.11 is needed: set PYTHON=/path/to/python3.11)
+endif
+
+ENVS ?= .envs
+digest = $(shell { $(PYTHON) --version; cat $(1); } | sha256sum | cut -c1-12)
+ENV := $(ENVS)/$(call digest,envs/study.lock)
+READY := $(ENV)/.ready
+TEST_READY := $(ENV)/.ready-$(call digest,envs/study.lock envs/test.lock)
+
+export PATH := $(abspath $(ENV)/bin):$(PATH)
+export PYTHONPATH := $(CURDIR)/workflow
+export HF_HUB_OFFLINE := 1
+CORES ?= all
+
+.PHONY: study smoke test test-unit bench base schemas freeze lint audit report clean-results
+
+study: $(READY)
+	snakemake --cores $(CORES)
+	@echo "The report: $(CURDIR)/results/thinker/micro/report.html"
+
+smoke: $(READY)
+	snakemake --cores $(CORES) --config scale=smoke
+	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
+
+test: $(TEST_READY)
+	pytest -q -n 2 --dist loadgroup tests
+
+lint: $(TEST_READY)
+	ruff check workflow tests
+	ruff format --check workflow tests
+	snakefmt --check Snakefile workflow/rules
+	mypy workflow/dosematch workflow/scripts
+
+base: $(READY)
+	snakemake --cores $(CORES) results/base/micro/model.safetensors
+	mkdir -p resources/micro_base
+	cp results/base/micro/* resources/micro_base/
+
+schemas: $(READY)
+	python workflow/scripts/write_schemas.py --out-dir config/schemas
+
+bench: $(TEST_READY)
+	python workflow/scripts/bench_rollout.py --out results/bench/rollout.json
+	python workflow/scripts/bench_bootstrap.py --out results/bench/bootstrap.json
+
+# The decontamination audit on your own files: make audit QUESTIONS="train.jsonl" PANELS="math500=math500.jsonl amc=amc23.jsonl"
+QUESTIONS ?=
+PANELS ?=
+AUDIT_OUT ?= results/audit_files.json
+audit: $(READY)
+	@test -n '$(QUESTIONS)' -a -n '$(PANELS)' || { echo 'error: usage: make audit QUESTIONS="train.jsonl ..." PANELS="name=panel.jsonl ..."' >&2; exit 2; }
+	python workflow/scripts/audit_files.py $(foreach file,$(QUESTIONS),--questions $(file)) $(foreach panel,$(PANELS),--panel $(panel)) --out $(AUDIT_OUT)
+
+$(READY): envs/study.lock
+	rm -rf $(ENV)
+	$(PYTHON) -m venv $(ENV)
+	$(ENV)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock
+	touch $@
+
+$(TEST_READY): $(READY) envs/test.lock
+	$(ENV)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock
+	touch $@

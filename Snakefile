@@ -1,0 +1,59 @@
+"""DoseMatch: the pipeline as a table of contents. Settings are in config/, rules in workflow/rules/."""
+
+import sys
+from pathlib import Path
+
+from snakemake.utils import min_version, update_config
+
+min_version("9.27")
+sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
+
+from dosematch.config import StudyConfig, read_yaml
+from dosematch.errors import UserError
+from dosematch.provenance import source_digest
+
+try:
+    settings = read_yaml(Path("config/config.yaml"))
+    update_config(settings, config)
+    study = StudyConfig(settings)
+except UserError as error:
+    sys.exit(f"error: {error}")
+
+RESULTS = study.results
+CHECKPOINTS = study.checkpoints()
+REPORT = f"{RESULTS}/report.html"
+THREADS = study.scale.runtime.threads
+
+shell.prefix(f"export PYTHONPATH={workflow.basedir}/workflow; set -euo pipefail; ")
+
+
+def repeat_option(option: str, values) -> str:
+    return " ".join(f"{option} {value}" for value in values)
+
+
+wildcard_constraints:
+    arm="|".join(study.arms),
+    seed=r"\d+",
+    variant=r"|\.clean",
+
+
+rule all:
+    input:
+        REPORT,
+
+
+rule thinker:
+    input:
+        REPORT,
+
+
+include: "workflow/rules/base.smk"
+include: "workflow/rules/questions.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    thinker,

@@ -1,0 +1,22 @@
+"""Process-wide settings of torch that results depend on."""
+
+import torch
+import transformers
+
+from dosematch.errors import UserError
+from dosematch.settings import Runtime
+
+
+def prepare_runtime(runtime: Runtime) -> None:
+    """Fix threads and deterministic kernels; raises `UserError` when the device is not there."""
+    quiet_transformers()
+    torch.set_num_threads(runtime.threads)
+    torch.use_deterministic_algorithms(True)
+    if runtime.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("scale: runtime.device: cuda is not available on this machine")
+
+
+def quiet_transformers() -> None:
+    """No progress bars and notices in logs."""
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

@@ -1,0 +1,60 @@
+# Every checkpoint on every panel: generate once, grade the stored completions, merge the grades.
+
+COMPLETIONS = expand(f"{RESULTS}/arms/{{{{arm}}}}/seed{{{{seed}}}}/completions/{{panel}}.parquet", panel=study.panels)
+GRADES = expand(f"{RESULTS}/arms/{{{{arm}}}}/seed{{{{seed}}}}/grades/{{panel}}.parquet", panel=study.panels)
+
+
+def checkpoint_weights(wildcards) -> str:
+    return study.model_file(wildcards.arm, wildcards.seed)
+
+
+rule generate_panel:
+    input:
+        weights=checkpoint_weights,
+        panels=PANEL_FILES,
+    output:
+        COMPLETIONS,
+    params:
+        settings=study.eval_settings(),
+        code=source_digest("generate_panel"),
+    threads: THREADS
+    resources:
+        gpu=study.gpus,
+    log:
+        f"{RESULTS}/logs/generate_panel.{{arm}}.seed{{seed}}.log",
+    shell:
+        "python workflow/scripts/generate_panel.py --settings {params.settings:q} --weights {input.weights}"
+        " --out-dir $(dirname {output[0]}) {input.panels} 2> >(tee {log} >&2)"
+
+
+rule grade_panel:
+    input:
+        panels=PANEL_FILES,
+        completions=COMPLETIONS,
+    output:
+        GRADES,
+    params:
+        panels=lambda wildcards, input: repeat_option("--panel", input.panels),
+        completions=lambda wildcards, input: repeat_option("--completions", input.completions),
+        out=lambda wildcards, output: repeat_option("--out", output),
+        code=source_digest("grade_panel"),
+    shell:
+        "python workflow/scripts/grade_panel.py {params.panels} {params.completions} {params.out}"
+
+
+rule merge_eval:
+    input:
+        weights=checkpoint_weights,
+        panels=PANEL_FILES,
+        completions=COMPLETIONS,
+        grades=GRADES,
+    output:
+        f"{RESULTS}/arms/{{arm}}/seed{{seed}}/eval_6panel_bs50.json",
+    params:
+        settings=study.record_settings(),
+        run=lambda wildcards: study.arms[wildcards.arm].run,
+        code=source_digest("merge_eval"),
+    shell:
+        "python workflow/scripts/merge_eval.py --arm {wildcards.arm} --seed {wildcards.seed} --run {params.run}"
+        " --checkpoint {input.weights} --settings {params.settings:q} --panels $(dirname {input.panels[0]})"
+        " --completions $(dirname {input.completions[0]}) --grades $(dirname {input.grades[0]}) --out {output}"

@@ -1,0 +1,1 @@
+# Paired statistics, tables, figures, report.

@@ -1,0 +1,52 @@
+# The parents, and the arms that continue them. Both run the same script on other settings.
+
+
+def train_params(arm: str) -> dict[str, str]:
+    return {"settings": study.train_settings(arm), "code": source_digest("train_arm")}
+
+
+rule train_parent:
+    input:
+        start=f"{study.scale.model}/model.safetensors",
+        stream=POOLS["parent"],
+        development=f"{RESULTS}/panels/{study.study.development_panel}.jsonl",
+    output:
+        weights=f"{RESULTS}/parents/seed{{seed}}/model/model.safetensors",
+        training=f"{RESULTS}/parents/seed{{seed}}/training.jsonl",
+        curve=f"{RESULTS}/parents/seed{{seed}}/{study.study.development_panel}_curve.jsonl",
+        meta=f"{RESULTS}/parents/seed{{seed}}/train_meta.json",
+    params:
+        **train_params(study.study.parent),
+    threads: THREADS
+    resources:
+        gpu=study.gpus,
+    log:
+        f"{RESULTS}/logs/train_parent.seed{{seed}}.log",
+    shell:
+        "python workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
+        " --seed {wildcards.seed} --start {input.start} --stream {input.stream} --development {input.development}"
+        " --out-dir $(dirname {output.training}) 2> >(tee {log} >&2)"
+
+
+rule train_arm:
+    input:
+        start=rules.train_parent.output.weights,
+        stream=f"{RESULTS}/streams/seed{{seed}}{STREAM_VARIANT}.json",
+        development=rules.train_parent.input.development,
+    output:
+        weights=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/model/model.safetensors",
+        training=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/training.jsonl",
+        curve=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/{study.study.development_panel}_curve.jsonl",
+        meta=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/train_meta.json",
+    params:
+        settings=lambda wildcards: study.train_settings(wildcards.arm),
+        code=source_digest("train_arm"),
+    threads: THREADS
+    resources:
+        gpu=study.gpus,
+    log:
+        f"{RESULTS}/logs/train_arm.{{arm}}.seed{{seed}}.log",
+    shell:
+        "python workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
+        " --seed {wildcards.seed} --start {input.start} --stream {input.stream} --development {input.development}"
+        " --out-dir $(dirname {output.training}) 2> >(tee {log} >&2)"

@@ -1,0 +1,43 @@
+"""Generates the greedy completions of one checkpoint on all panels and stores them with their token ids."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dosematch.cli import run
+from dosematch.evaluation import COMPLETIONS, completion_rows, generate_greedy
+from dosematch.policy import load_policy, load_tokenizer
+from dosematch.questions.files import read_questions
+from dosematch.records import write_parquet
+from dosematch.rollout.torch_engine import TorchEngine
+from dosematch.runtime import prepare_runtime
+from dosematch.settings import EvalSettings
+
+log = logging.getLogger(__name__)
+
+
+def main(
+    panels: Annotated[list[Path], typer.Argument(help="panel files")],
+    settings: Annotated[str, typer.Option(help="JSON of EvalSettings")],
+    weights: Annotated[Path, typer.Option(help="model.safetensors of the checkpoint")],
+    out_dir: Annotated[Path, typer.Option()],
+) -> None:
+    """Write one Parquet file per panel."""
+    chosen = EvalSettings.model_validate_json(settings)
+    prepare_runtime(chosen.runtime)
+    model = load_policy(weights.parent, chosen.runtime.dtype, chosen.runtime.device)
+    tokenizer = load_tokenizer(weights.parent)
+    engine = TorchEngine(model, tokenizer.eos_token_id, chosen.evaluation.batch_size)
+    for panel in panels:
+        questions = read_questions(panel)
+        completions = generate_greedy(engine, tokenizer, chosen.prompts, chosen.evaluation, questions)
+        rows = completion_rows(questions, completions, tokenizer, chosen.prompts)
+        write_parquet(out_dir / f"{panel.stem}.parquet", rows, COMPLETIONS)
+        log.info("%s: %d completions, %d tokens", panel.stem, len(rows), sum(row["n_tokens"] for row in rows))
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    run(main)
