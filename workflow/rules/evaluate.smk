@@ -15,7 +15,7 @@ rule generate_panel:
     output:
         COMPLETIONS,
     params:
-        settings=study.eval_settings(),
+        settings=lambda wildcards: study.eval_settings(),
         code=source_digest("generate_panel"),
     threads: THREADS
     resources:
@@ -51,7 +51,7 @@ rule merge_eval:
     output:
         f"{RESULTS}/arms/{{arm}}/seed{{seed}}/eval_6panel_bs50.json",
     params:
-        settings=study.record_settings(),
+        settings=lambda wildcards: study.record_settings(),
         run=lambda wildcards: study.arms[wildcards.arm].run,
         code=source_digest("merge_eval"),
     shell:

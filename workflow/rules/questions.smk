@@ -12,7 +12,7 @@ rule prepare_questions:
         manifest=MANIFEST,
         **POOLS,
     params:
-        settings=study.question_settings(),
+        settings=lambda wildcards: study.question_settings(),
         frozen=study.frozen_option(),
         code=source_digest("prepare_questions"),
     shell:

@@ -1,8 +1,5 @@
 # The parents, and the arms that continue them. Both run the same script on other settings.
-
-
-def train_params(arm: str) -> dict[str, str]:
-    return {"settings": study.train_settings(arm), "code": source_digest("train_arm")}
+# Settings are params by function, since Snakemake would take the braces of their JSON for wildcards.
 
 
 rule train_parent:
@@ -16,7 +13,8 @@ rule train_parent:
         curve=f"{RESULTS}/parents/seed{{seed}}/{study.study.development_panel}_curve.jsonl",
         meta=f"{RESULTS}/parents/seed{{seed}}/train_meta.json",
     params:
-        **train_params(study.study.parent),
+        settings=lambda wildcards: study.train_settings(study.study.parent),
+        code=source_digest("train_arm"),
     threads: THREADS
     resources:
         gpu=study.gpus,

@@ -1,7 +1,7 @@
 """Synthetic arithmetic: chains of one to five operations in plain words, with worked derivations.
 
-A level is the number of operations; operands grow with it. Values stay between 0 and 999, so that a model of a million
-parameters can learn the steps and still fails more often the longer the chain.
+A level is the number of operations; operands grow with it. Values stay between 0 and 99, so that a model of a million
+parameters can learn the steps in minutes and still fails more often the longer the chain.
 """
 
 import random
@@ -18,7 +18,7 @@ PHRASES = {
     "hard": "Start at {start}, {steps}. What is the result?",
     "short": "Tom has {start}: {steps}. How many now?",
 }
-LARGEST_VALUE = 999
+LARGEST_VALUE = 99
 MAX_DRAWS_PER_QUESTION = 1000
 
 
@@ -53,7 +53,7 @@ class Problem:
 
 
 def draw_problem(rng: random.Random, level: int) -> Problem:
-    """Draw one problem with `level` operations whose running results stay in [0, 999]."""
+    """Draw one problem with `level` operations whose running results stay in [0, 99]."""
     values = [rng.randint(2, 99)]
     operations: list[tuple[str, int]] = []
     for _ in range(level):
@@ -70,7 +70,7 @@ def apply(value: int, sign: str, operand: int) -> int:
 
 def _operations(value: int, level: int, rng: random.Random) -> list[tuple[str, int]]:
     """One candidate per sign that keeps the running result in range; adding is always possible or subtracting is."""
-    step, factor = rng.randint(2, 20 * level), rng.randint(2, 4 + level)
+    step, factor = rng.randint(2, 10 * level), rng.randint(2, 2 + level)
     candidates = [("+", step), ("-", step), ("*", factor)]
     allowed = [(sign, n) for sign, n in candidates if 0 <= apply(value, sign, n) <= LARGEST_VALUE]
     return allowed or [("+", 1) if value < LARGEST_VALUE else ("-", 1)]
