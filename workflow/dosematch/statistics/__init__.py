@@ -1,0 +1,1 @@
+"""Paired statistics: exact McNemar, question-cluster bootstrap, decontaminated counts, the study's summary."""

@@ -1,0 +1,34 @@
+"""Draw Figure 1 and the training curves of a study as SVG and PNG."""
+
+from pathlib import Path
+from typing import Annotated
+
+from dosematch.cli import run
+from dosematch.errors import UserError
+from dosematch.records import read_json, read_jsonl
+from dosematch.reporting.figures import figure1, save, training_curves
+from typer import Option
+
+
+def main(
+    summary: Annotated[Path, Option(help="summary.json of compare_arms.py")],
+    out_dir: Annotated[Path, Option(help="folder for figure1.{svg,png} and training_curves.{svg,png}")],
+    curves: Annotated[list[Path] | None, Option(help="arms/ARM/seedS/val500_curve.jsonl; repeat the option")] = None,
+) -> None:
+    """Draw both figures."""
+    record = read_json(summary)
+    rows = {run_of(path): read_jsonl(path) for path in curves or []}
+    for name, figure in (("figure1", figure1(record)), ("training_curves", training_curves(rows, record["arm_order"]))):
+        save(figure, out_dir / f"{name}.svg", out_dir / f"{name}.png")
+
+
+def run_of(path: Path) -> tuple[str, int]:
+    """Arm and seed of a curve, from the two folders that hold it: arms/ARM/seedS/."""
+    seed = path.parent.name.removeprefix("seed")
+    if not seed.isdigit():
+        raise UserError(f"{path}: the folder of a curve must be named seed<number>")
+    return path.parent.parent.name, int(seed)
+
+
+if __name__ == "__main__":
+    run(main)

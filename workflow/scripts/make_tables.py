@@ -1,0 +1,23 @@
+"""Write Tables 1, 2 and 3B of a study as CSV and Markdown."""
+
+from pathlib import Path
+from typing import Annotated
+
+from dosematch.cli import run
+from dosematch.records import read_json, write_text
+from dosematch.reporting.tables import all_tables
+from typer import Option
+
+
+def main(
+    summary: Annotated[Path, Option(help="summary.json of compare_arms.py")],
+    out_dir: Annotated[Path, Option(help="folder for table{1,2,3b}.{csv,md}")],
+) -> None:
+    """Write each table as CSV for machines and as Markdown for people."""
+    for table in all_tables(read_json(summary)):
+        write_text(out_dir / f"{table.name}.csv", table.csv())
+        write_text(out_dir / f"{table.name}.md", table.markdown())
+
+
+if __name__ == "__main__":
+    run(main)
