@@ -91,17 +91,18 @@ SYMBOLS = str.maketrans(
 TEXT_COMMAND = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|operatorname)\s*"
 LIST_WORD = re.compile(r" ?,? ?(?:\\text\s*\{ ?(?:or|and) ?\}|(?<![A-Za-z\\])(?:or|and)(?![A-Za-z])) ?")
 WRAPPED_TEXT = re.compile(TEXT_COMMAND + r"\{([^{}]*)\}")
+ARGUMENT = r"(?:\{([^{}]*)\}|([0-9A-Za-z]|\\pi(?![A-Za-z])))"
 REWRITES = [
+    (re.compile(r"(?<=[0-9])(?:\{ ?, ?\}|, ?\\!) ?(?=[0-9]{3})"), ""),  # thousands
     # sizes, styles, spacing and dollar signs; the kept group protects the row break of a matrix
     (re.compile(r"\\(?:left|right)(?![A-Za-z])\.?|\\(?:displaystyle|textstyle|q?quad|[bB]igg?[lr]?)(?![A-Za-z])"), ""),
     (re.compile(r"(\\\\)|\\[,!;:>()\[\] ]|~|\\?\$"), r"\1"),
     (re.compile(r"\\%"), "%"),
-    (re.compile(r"\^ ?\{? ?\\circ(?![A-Za-z]) ?\}?|\\degree(?![A-Za-z])"), ""),
+    (re.compile(r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degree(?![A-Za-z])"), ""),
     # fractions: one command, braces around both arguments
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\frac ?(?:\{([^{}]*)\}|([0-9A-Za-z])) ?(?:\{([^{}]*)\}|([0-9A-Za-z]))"), r"\\frac{\1\2}{\3\4}"),
-    (re.compile(r"(?<=[0-9])\{,\}(?=[0-9]{3})"), ","),
-    (re.compile(r"(?<=[_^])\{([0-9A-Za-z])\}"), r"\1"),
+    (re.compile(rf"\\frac ?{ARGUMENT} ?{ARGUMENT}"), r"\\frac{\1\2}{\3\4}"),
+    (re.compile(r"(?<=[_^])\{([0-9A-Za-z])\}(?![0-9])"), r"\1"),
     (re.compile(r"^ ?\(([A-Za-z])\) ?$"), r"\1"),  # an option letter
 ]
 THOUSANDS = re.compile(r"(?<![0-9.,(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")  # outside brackets, which hold lists

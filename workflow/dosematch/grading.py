@@ -26,7 +26,10 @@ GRADER_VERSION = f"dosematch-grader 1, math-verify {version('math-verify')}"
 MAX_ANSWER_CHARS = 1000
 MEMORY_BYTES = 2 << 30
 STARTUP_SECONDS = 120.0  # imports on a busy machine; not part of any answer's limit
-WORDS = re.compile(r"[A-Za-z][A-Za-z' -]{2,}|[0-9]+(?::[0-9]+)+")  # prose, times and ratios have no other spelling
+# Answers that only equal themselves: prose, times and ratios, numbers in a base (math-verify ignores the base).
+WORDS = re.compile(r"[A-Za-z]{3,}(?:[ '-][A-Za-z]+)*|[A-Za-z]+(?: [A-Za-z]{2,})+")
+TIME_OR_RATIO = re.compile(r"[0-9]+(?::[0-9]+)+")
+BASED_NUMBER = re.compile(r"[0-9A-Za-z]+_(?:[0-9]|\{[0-9]+\})")
 
 
 @dataclass(frozen=True)
@@ -151,9 +154,10 @@ def compare_as_text(extracted: str, gold: str) -> tuple[Outcome, bool] | None:
         return "correct" if number == gold_number else "wrong", False
     if value == gold_value or (WORDS.fullmatch(value) and value.casefold() == gold_value.casefold()):
         return "correct", False
-    if WORDS.fullmatch(value) and WORDS.fullmatch(gold_value):
+    sides = (value, gold_value)
+    if any(map(TIME_OR_RATIO.fullmatch, sides)) or all(map(WORDS.fullmatch, sides)):
         return "wrong", False
-    return None
+    return ("wrong", False) if all(map(BASED_NUMBER.fullmatch, sides)) else None
 
 
 def check_golds(questions: Iterable[Question]) -> None:

@@ -15,6 +15,7 @@ from sympy import Basic, I, Pow, Symbol, postorder_traversal
 from sympy.functions.combinatorial.factorials import CombinatorialFunction
 
 LARGEST_ARGUMENT = 10_000
+DECIMALS = 12  # where a decimal meets an exact value: 3.141593 is not pi
 CPU_SECONDS = 30  # the parent's wall clock stops a request long before; this ends a worker whose parent has died
 LATEX = LatexExtractionConfig(
     boxed_match_priority=-1,
@@ -36,7 +37,9 @@ def compare(answer: str, gold: str) -> str:
         gold_side, answer_side = ([item.xreplace(IMAGINARY_UNIT) for item in side] for side in (gold_side, answer_side))
         # verify unwraps `x=5` on one side only, so both orders are asked
         orders = [(gold_side, answer_side), (answer_side, gold_side)]
-        equal = any(verify(*order, timeout_seconds=None, raise_on_error=True) for order in orders)
+        equal = any(
+            verify(*order, float_rounding=DECIMALS, timeout_seconds=None, raise_on_error=True) for order in orders
+        )
     except SYMPY_FAULTS:
         return "error"
     return "correct" if equal else "wrong"
