@@ -14,6 +14,7 @@ import pytest
 
 from dosematch.errors import UserError
 from dosematch.grading import GRADER_VERSION, MAX_ANSWER_CHARS, OUTCOMES, Grade, Grader, check_golds, compare_as_text
+from dosematch.provenance import sources
 from dosematch.questions.question import Question
 
 DATA_DIR = Path(os.environ.get("DATA_DIR", "../shared/data"))
@@ -201,6 +202,11 @@ def test_importing_and_grading_numbers_loads_no_heavy_module() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=with_library(), check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_source_digests_follow_the_worker() -> None:
+    scripts = Path(__file__).parents[2] / "workflow" / "scripts"
+    assert "math_worker.py" in {path.name for path in sources(scripts / "grade_panel.py")}
 
 
 def with_library() -> dict[str, str]:

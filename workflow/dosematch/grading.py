@@ -14,11 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from dosematch.answers import extract_answer, normalise, plain_number, split_unit
 from dosematch.errors import UserError
 from dosematch.questions.question import Question
+
+if TYPE_CHECKING:  # only the worker process imports it; named here so that source digests follow it
+    import dosematch.math_worker  # noqa: F401
 
 Outcome = Literal["correct", "wrong", "no_answer", "unparsable", "timeout", "error"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
