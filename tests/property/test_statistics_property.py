@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from dosematch.statistics.bootstrap import percentile_intervals
-from dosematch.statistics.diagnostics import tail_weight
-from dosematch.statistics.mcnemar import exact_p, format_p, holm
-from dosematch.statistics.paired import Items, cluster_differences, compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import binom
+
+from dosematch.statistics.bootstrap import percentile_intervals
+from dosematch.statistics.diagnostics import tail_weight
+from dosematch.statistics.mcnemar import exact_p, format_p, holm
+from dosematch.statistics.paired import Items, cluster_differences, compare
 
 COUNTS = st.integers(0, 400)
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 40))

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from arch.bootstrap import IIDBootstrap
+from scipy import stats
+
 from dosematch.statistics import bootstrap
 from dosematch.statistics.bootstrap import bootstrap_sums, cluster_weights, percentile_intervals
-from scipy import stats
 
 RESAMPLES = 4000
 # Each limit of 4,000 resamples has a Monte Carlo error of about sqrt(0.025 * 0.975 / 4000) / density(limit) = 0.042

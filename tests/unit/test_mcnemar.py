@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from dosematch.statistics.mcnemar import exact_p, format_p, holm
 from scipy.stats import binomtest
+
+from dosematch.statistics.mcnemar import exact_p, format_p, holm
 
 TABLE2 = Path(os.environ.get("PUBLISHED_DIR", "../shared/published")) / "table2.csv"
 ROUNDED_TO_SIX_DECIMALS = "1.0x10^-6"  # printed for 129/61, whose exact p is 9.05e-07

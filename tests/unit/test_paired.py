@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+
 from dosematch.errors import UserError
 from dosematch.statistics.paired import Items, cluster_differences, collect_items, compare, correctness
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dosematch.errors import UserError
 from dosematch.reporting.figures import figure1, save, training_curves
 from dosematch.reporting.html import CAVEAT, SCALE_NOTE, render_report

@@ -5,6 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+
 from dosematch.errors import UserError
 from dosematch.reporting.checks import checks
 from dosematch.statistics.diagnostics import tail_weight

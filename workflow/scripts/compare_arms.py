@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
+from typer import Option
+
 from dosematch.cli import run
 from dosematch.records import read_json, read_jsonl, write_json
 from dosematch.statistics.settings import parse_settings
 from dosematch.statistics.summary import build_summary
-from typer import Option
 
 
 def main(

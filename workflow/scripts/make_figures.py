@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
+from typer import Option
+
 from dosematch.cli import run
 from dosematch.errors import UserError
 from dosematch.records import read_json, read_jsonl
 from dosematch.reporting.figures import figure1, save, training_curves
-from typer import Option
 
 
 def main(

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Annotated
 
+from typer import Option
+
 from dosematch.cli import run
 from dosematch.records import read_json, write_text
 from dosematch.reporting.html import render_report
 from dosematch.statistics.settings import parse_settings
-from typer import Option
 
 CAPTIONS = {
     "figure1.svg": "Figure 1. Correct answers per arm and suite, in percent; dots are single seeds, dashed lines the "

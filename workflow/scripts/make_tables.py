@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
+from typer import Option
+
 from dosematch.cli import run
 from dosematch.records import read_json, write_text
 from dosematch.reporting.tables import all_tables
-from typer import Option
 
 
 def main(

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dosematch.evaluation_record import TOTALS
 from dosematch.statistics.paired import where
 
 Summary = Mapping[str, Any]
 Evals = Sequence[Mapping[str, Any]]
-TOTAL_SUITES = {"all6": "all6", "within_math": "within"}  # totals of an evaluation -> suites of a study
 ROOM = (0.05, 0.95)  # accuracy of the parent that leaves both wins and losses room
 ITEM_LISTS = ("sha1", "extracted", "tokens", "has_box", "correct", "outcome", "finish")
 
@@ -49,7 +49,7 @@ def _panels(evals: Evals) -> Iterator[str]:
 
 def _totals(summary: Summary, evals: Evals) -> Iterator[str]:
     for record in evals:
-        for total, suite in TOTAL_SUITES.items():
+        for total, suite in TOTALS.items():
             panels = [record["panels"][name] for name in summary["suites"].get(suite, ())]
             for key in ("n", "correct"):
                 expected = sum(panel[key] for panel in panels)
