@@ -103,7 +103,7 @@ def test_table1_keeps_single_seed_arms_apart(summary: Summary) -> None:
     arm = summary["arms"]["std_rlvr_cont"]
     others = {name: entry for name, entry in summary["arms"].items() if name != "std_rlvr_cont"}
     table = table1({**summary, "arms": others, "single_seed_arms": {"std_rlvr_cont": {**arm, "seeds": [102]}}})
-    assert [row[0].split("\n")[0] for row in table.rows] == [*others, "Single-seed arms, not pooled", "std_rlvr_cont"]
+    assert [row[0].split("\n")[0] for row in table.rows] == [*others, "Single-seed arms", "std_rlvr_cont"]
     assert [record["block"] for record in table.records] == ["arms", "arms", "single_seed_arms"]
 
 

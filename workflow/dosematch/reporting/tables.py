@@ -83,23 +83,18 @@ def table1(summary: Summary) -> Table:
     columns = [*summary["panels"], *suites]
     headers = ["Arm", *columns]
     rows, records = [], []
-    for heading, block in (("", "arms"), ("Single-seed arms, not pooled", "single_seed_arms")):
+    for heading, block in (("", "arms"), ("Single-seed arms", "single_seed_arms")):
         names = [name for name in summary["arm_order"] if name in summary[block]]
         if heading and names:
             rows.append([heading, *[""] * (len(headers) - 1)])
         for name in names:
             arm = summary[block][name]
             counts = _with_decontaminated(arm, suites)
-            rows.append([_arm_cell(name, arm), *(_count_cell(counts[column], arm["seeds"]) for column in columns)])
+            rows.append([f"{name}\n{arm['label']}", *(_count_cell(counts[column], arm["seeds"]) for column in columns)])
             records.append({"block": block, "arm": name, "label": arm["label"], **_count_columns(counts, arm["seeds"])})
-    seeds = ", ".join(map(str, summary["seeds"]))
-    title = f"Table 1. Correct answers, pooled over seeds {seeds} (split in this order; in brackets: decontaminated)"
+    seeds = " + ".join(map(str, summary["seeds"]))
+    title = f"Table 1. Correct answers, seeds {seeds} pooled; in brackets: without questions seen in training"
     return Table("table1", title, headers, rows, records)
-
-
-def _arm_cell(name: str, arm: Mapping[str, Any]) -> str:
-    missing_seeds = f" (seed {', '.join(map(str, arm['seeds']))})" if len(arm["seeds"]) == 1 else ""
-    return f"{name}\n{arm['label']}{missing_seeds}"
 
 
 def _with_decontaminated(arm: Mapping[str, Any], suites: Sequence[str]) -> dict[str, dict[str, int]]:
