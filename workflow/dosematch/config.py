@@ -117,7 +117,7 @@ class StudyConfig:
             scaled = arm.scaled(self.scale.length_factor)
             switches = scaled.model_dump(exclude={"name", "about", "label", "seeds"})
             arms.append(
-                {"name": name, "label": arm.label, "about": arm.about, "seeds": self.seeds(name), "cap": scaled.cap}
+                {"name": name, "label": arm.label, "about": arm.about, "seeds": self.seeds(name), "cap": self._cap(name)}
                 | {"accumulation": arm.accumulation, "switches": switches}
             )
         return json.dumps(
@@ -134,10 +134,15 @@ class StudyConfig:
                 "statistics": self.study.statistics.model_dump(),
                 "steps": training.steps,
                 "tail_start": training.tail_start,
-                "caps": {arm["name"]: arm["cap"] for arm in arms},
+                "token_reference": self.study.token_reference,
             },
             sort_keys=True,
         )
+
+    def _cap(self, name: str) -> int | None:
+        """Nominal dose per step of a continued arm; the parent spends none of it."""
+        arm = self.arms[name]
+        return arm.scaled(self.scale.length_factor).cap if arm.starts_from == "parent" else None
 
     def _evaluation(self) -> Evaluation:
         tokens = max(1, round(self.scale.evaluation.max_tokens * self.scale.length_factor))
@@ -183,6 +188,8 @@ class StudyConfig:
             for side in (contrast.a, contrast.b):
                 if side not in self.arms:
                     raise UserError(f"{self.file}: {STUDY}.contrasts.{i}: arm {side!r} is not in {STUDY}.arms")
+        if self.study.token_reference not in self.arms:
+            raise UserError(f"{self.file}: {STUDY}.token_reference: no arm {self.study.token_reference!r}")
         if self.arms[self.study.parent].starts_from != "base":
             raise UserError(f"{self._arm_file(self.study.parent)}: starts_from: the parent must start from base")
         for name in self.study.arms:

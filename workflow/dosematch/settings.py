@@ -175,6 +175,7 @@ class Study(Strict):
     development_panel: str
     suites: dict[str, list[str]]
     contrasts: list[Contrast]
+    token_reference: str
     statistics: Statistics
 
 
