@@ -116,7 +116,7 @@ def training_curves(curves: Curves, arm_order: Sequence[str]) -> Figure:
             axes.plot(steps, mean, style, color=colour, linewidth=2.2, marker="o", markersize=3.5, label=arm)
         axes.set_xlabel("training step (thin lines: single seeds)")
         axes.set_ylabel("development accuracy, %")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         if arms:
             figure.legend(loc="outside upper left", ncols=min(3, len(arms)))
     return figure
