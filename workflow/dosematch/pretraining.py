@@ -15,11 +15,12 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen3
 from dosematch.identity import sha1_12
 from dosematch.prompts import Prompts, encode
 from dosematch.questions.dialogues import draw_dialogue
-from dosematch.questions.synthetic import Problem, draw_problem
+from dosematch.questions.synthetic import Problem, draw_problem, reserved
 
 EOS = "<|endoftext|>"
 TOKENIZER_TEXTS = 4000
 BATCHES_PER_POOL = 16
+LONG_CHAIN = 4  # operations
 IGNORED = -100  # the label that transformers' loss skips
 
 Tokenised = tuple[list[int], list[int]]  # token ids, labels
@@ -51,6 +52,7 @@ class Recipe(BaseModel):
     sources: dict[str, float]
     dialogues: dict[str, float]
     fast_modes: dict[str, float]
+    ramble_boost: float
 
 
 CORPUS_CODE = ("pretraining.py", "questions/dialogues.py", "questions/synthetic.py")
@@ -64,24 +66,31 @@ def recipe_digest(path: Path, recipe: Recipe) -> str:
 
 
 class Corpus:
-    """An endless, seeded stream of dialogues whose questions are in none of the reserved identities."""
+    """An endless, seeded stream of dialogues; questions reserved for panels and streams are never drawn."""
 
-    def __init__(self, recipe: Recipe, prompts: Prompts, reserved: set[str]) -> None:
-        self.recipe, self.prompts, self.reserved = recipe, prompts, reserved
+    def __init__(self, recipe: Recipe, prompts: Prompts) -> None:
+        self.recipe, self.prompts = recipe, prompts
         self.rng = random.Random(recipe.seed)
 
     def draw(self) -> list[tuple[str, bool]]:
         """One dialogue as (text, trained?) pieces; the last piece ends in the end-of-sequence token."""
         problem, source = self._unreserved()
         kind = weighted(self.rng, self.recipe.dialogues)
-        mode = weighted(self.rng, self.recipe.fast_modes)
+        mode = weighted(self.rng, self._mode_weights(problem))
         return draw_dialogue(kind, mode, problem, problem.text(source), self.prompts, self.rng)
+
+    def _mode_weights(self, problem: Problem) -> dict[str, float]:
+        """Mode weights of one problem: long chains that begin with a product invite rambling."""
+        weights = dict(self.recipe.fast_modes)
+        if problem.level >= LONG_CHAIN and problem.operations[0][0] == "*":
+            weights["ramble"] *= self.recipe.ramble_boost
+        return weights
 
     def _unreserved(self) -> tuple[Problem, str]:
         while True:
             source = weighted(self.rng, self.recipe.sources)
             problem = draw_problem(self.rng, weighted(self.rng, self.recipe.levels))
-            if sha1_12(problem.text(source)) not in self.reserved:
+            if not reserved(sha1_12(problem.text(source))):
                 return problem, source
 
 
@@ -117,13 +126,13 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Qwen3ForC
 
 
 def pretrain(
-    recipe: Recipe, prompts: Prompts, reserved: set[str], log: Callable[[int, float], None], steps: int | None = None
+    recipe: Recipe, prompts: Prompts, log: Callable[[int, float], None], steps: int | None = None
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Train tokenizer and model on the recipe's corpus; `log(step, loss)` is called after every step.
 
     `steps` stops early without changing the schedule, so that the first losses of a recorded run can be reproduced.
     """
-    texts = Corpus(recipe, prompts, reserved)
+    texts = Corpus(recipe, prompts)
     tokenizer = train_tokenizer(
         ["".join(text for text, _ in texts.draw()) for _ in range(TOKENIZER_TEXTS)], recipe.model["vocab_size"]
     )
@@ -133,7 +142,7 @@ def pretrain(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
     )
-    batches = similar_length_batches(Corpus(recipe, prompts, reserved), tokenizer, settings.batch_size)
+    batches = similar_length_batches(Corpus(recipe, prompts), tokenizer, settings.batch_size)
     for step in range(1, (steps or settings.steps) + 1):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * schedule(step, settings.warmup_steps, settings.steps)

@@ -6,7 +6,6 @@ BASE_RECIPE = "config/base/micro.yaml"
 rule pretrain_micro_base:
     input:
         recipe=BASE_RECIPE,
-        reserved="resources/panels/micro.json",
     output:
         weights="results/base/micro/model.safetensors",
         provenance="results/base/micro/provenance.json",
@@ -15,4 +14,4 @@ rule pretrain_micro_base:
     threads: 2  # the recipe's own number: part of what decides the bytes
     shell:
         "python workflow/scripts/pretrain_micro_base.py --recipe {input.recipe}"
-        " --reserved {input.reserved} --out-dir $(dirname {output.weights})"
+        " --out-dir $(dirname {output.weights})"

