@@ -1,14 +1,19 @@
 """Stage prompts as data (`config/prompts/*.yaml`, thinker-spec 4); their digest goes into every record."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
-from transformers import PreTrainedTokenizerBase
 
 from dosematch.errors import UserError
+
+if TYPE_CHECKING:  # reading the configuration must not import transformers: every snakemake call does it
+    from transformers import PreTrainedTokenizerBase
 
 
 class Prompts(BaseModel):
