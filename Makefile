@@ -21,8 +21,9 @@ export PATH := $(abspath $(ENV)/bin):$(PATH)
 export PYTHONPATH := $(CURDIR)/workflow
 export HF_HUB_OFFLINE := 1
 CORES ?= all
+SCALE ?= micro
 
-.PHONY: study smoke test test-unit bench base schemas freeze lint audit report clean-results
+.PHONY: study smoke test bench base schemas freeze lint audit
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -48,6 +49,9 @@ base: $(READY)
 
 schemas: $(READY)
 	python workflow/scripts/write_schemas.py --out-dir config/schemas
+
+freeze: $(READY)
+	python workflow/scripts/freeze_panels.py --scale $(SCALE)
 
 bench: $(TEST_READY)
 	python workflow/scripts/bench_rollout.py --out results/bench/rollout.json

@@ -255,7 +255,6 @@ def test_real_files_rebuild_the_sizes_of_the_study():
     ("arguments", "message"),
     [
         (["--settings", "{"], "error: questions: Invalid JSON"),
-        (["--settings", json.dumps(SYNTHETIC), "--freeze"], "error: --freeze needs --frozen"),
         (["--settings", json.dumps(SYNTHETIC), "--frozen", "absent.json"], "error: absent.json: No such file"),
     ],
 )

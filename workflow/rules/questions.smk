@@ -7,6 +7,8 @@ STREAM_VARIANT = "" if study.study.streams == "study" else ".clean"
 
 
 rule prepare_questions:
+    input:
+        study.scale.frozen_panels or [],
     output:
         panels=PANEL_FILES,
         manifest=MANIFEST,
