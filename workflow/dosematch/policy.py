@@ -1,7 +1,6 @@
 """Policies as Hugging Face folders (safetensors only), and the tail average of their weights."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,11 +61,6 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
             raise UserError(f"{folder}: not written: {error}") from None
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name.startswith(WEIGHTS)):
             os.replace(path, folder / path.name)
-
-
-def remove_folder(folder: Path | str) -> None:
-    """Delete a folder of resume state; a missing one is fine."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class TailAverage:

@@ -1,6 +1,7 @@
 """Resume state of a training: atomic, checked by digest, kept apart from the outputs until the training is done."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dosematch.errors import UserError
-from dosematch.policy import remove_folder
 from dosematch.records import sha256_file, write_atomically, write_json
 
 KEPT = 2  # a torn newest state falls back to the one before
+LEFTOVERS = (".resume-*", ".model.*", ".*.tmp")
 
 
 class ResumeFolder:
@@ -48,6 +49,9 @@ class ResumeFolder:
                 continue  # torn by a kill or a full disk: an older state, or the start, is as good
         return None
 
-    def remove(self) -> None:
-        """Delete every state."""
-        remove_folder(self.folder)
+
+def remove_leftovers(out_dir: Path | str) -> None:
+    """Delete resume states, those of other settings too, and the temporaries of runs that were killed while writing."""
+    for pattern in LEFTOVERS:
+        for path in Path(out_dir).glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

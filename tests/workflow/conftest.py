@@ -1,0 +1,137 @@
+"""Copies of the project on which real Snakemake runs; the smoke study is run once per session, twice side by side."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+JOB_COUNT = re.compile(r"^(\w+) +(\d+)$", re.MULTILINE)
+UNCOMPARED = {"logs"}  # messages of jobs, with times and orders of their own
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the project in a folder of its own."""
+
+    root: Path
+
+    @property
+    def results(self) -> Path:
+        """Results of the smoke scale."""
+        return self.root / "results/thinker/smoke"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of an activated virtual environment, without network."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return os.environ | {"PATH": path, "PYTHONPATH": str(self.root / "workflow"), "HF_HUB_OFFLINE": "1"}
+
+    def start(self, *command: str | Path) -> subprocess.Popen[str]:
+        """Start a command in the project, as the leader of a process group, with its two streams captured."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [str(part) for part in command],
+            cwd=self.root,
+            env=self.environment,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a command in the project to its end."""
+        process = self.start(*command)
+        out, err = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def snakemake(self, *options: str | Path, scale: str = "smoke") -> subprocess.CompletedProcess[str]:
+        """Run Snakemake on one scale."""
+        return self.run("snakemake", *options, "--config", f"scale={scale}")
+
+    def pending(self, *options: str, scale: str = "smoke") -> Counter[str]:
+        """What a dry run would do: job counts by rule, empty when there is nothing to do."""
+        done = self.snakemake("--dry-run", *options, scale=scale)
+        assert done.returncode == 0, done.stderr
+        if "Nothing to be done" in done.stdout:
+            return Counter()
+        counts = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout)}
+        assert counts.pop("total") == sum(counts.values())
+        return Counter(counts)
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Replace a text that occurs exactly once in a file."""
+        path = self.root / file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def append(self, file: str, line: str) -> None:
+        """Add a line to a file."""
+        with (self.root / file).open("a", encoding="utf-8") as stream:
+            stream.write(f"{line}\n")
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every file under results/, hidden ones included, logs excepted."""
+        return {
+            str(path.relative_to(self.root)): sha256(path.read_bytes()).hexdigest()
+            for path in sorted((self.root / "results").rglob("*"))
+            if path.is_file() and not UNCOMPARED & set(path.parts)
+        }
+
+    def copy(self, root: Path) -> "Project":
+        """The same project elsewhere, with results, time stamps and Snakemake's records."""
+        shutil.copytree(self.root, root, symlinks=True)
+        return Project(root)
+
+
+def check_out(root: Path) -> Project:
+    """What a clone of this working tree would hold: tracked and new files, no ignored ones."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True
+    )
+    for name in listed.stdout.decode().splitlines():
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+    return Project(root)
+
+
+@pytest.fixture(scope="session")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Project]:
+    """Two finished smoke studies, one run with `--cores 2`, the other at the same time with `--cores 1`."""
+    projects = {n: check_out(tmp_path_factory.mktemp(f"study{n}")) for n in ("2", "1")}
+    runs = [p.start("snakemake", "--cores", n, "--config", "scale=smoke") for n, p in projects.items()]
+    for run in runs:
+        _, err = run.communicate()
+        assert run.returncode == 0, err[-3000:]
+    return projects["2"], projects["1"]
+
+
+@pytest.fixture(scope="session")
+def study(studies: tuple[Project, Project]) -> Project:
+    """The finished study that no test changes."""
+    return studies[0]
+
+
+@pytest.fixture
+def project(study: Project, tmp_path: Path) -> Iterator[Project]:
+    """A finished study of one's own."""
+    copy = study.copy(tmp_path / "project")
+    yield copy
+    shutil.rmtree(copy.root)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Project:
+    """A fresh clone."""
+    return check_out(tmp_path / "fresh")
