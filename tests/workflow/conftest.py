@@ -50,13 +50,15 @@ class Project:
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command in the project to its end."""
-        process = self.start(*command)
-        out, err = process.communicate()
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return finished(self.start(*command))
 
-    def snakemake(self, *options: str | Path, scale: str = "smoke") -> subprocess.CompletedProcess[str]:
-        """Run Snakemake on one scale."""
-        return self.run("snakemake", *options, "--config", f"scale={scale}")
+    def start_snakemake(self, *options: str, target: str = "all", scale: str = "smoke") -> subprocess.Popen[str]:
+        """Start Snakemake on one scale."""
+        return self.start("snakemake", *options, "--config", f"scale={scale}", "--", target)
+
+    def snakemake(self, *options: str, target: str = "all", scale: str = "smoke") -> subprocess.CompletedProcess[str]:
+        """Run Snakemake on one scale to its end."""
+        return finished(self.start_snakemake(*options, target=target, scale=scale))
 
     def pending(self, *options: str, scale: str = "smoke") -> Counter[str]:
         """What a dry run would do: job counts by rule, empty when there is nothing to do."""
@@ -94,6 +96,12 @@ class Project:
         return Project(root)
 
 
+def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Wait for a process and collect what it wrote."""
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
 def check_out(root: Path) -> Project:
     """What a clone of this working tree would hold: tracked and new files, no ignored ones."""
     listed = subprocess.run(
@@ -110,10 +118,9 @@ def check_out(root: Path) -> Project:
 def studies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Project]:
     """Two finished smoke studies, one run with `--cores 2`, the other at the same time with `--cores 1`."""
     projects = {n: check_out(tmp_path_factory.mktemp(f"study{n}")) for n in ("2", "1")}
-    runs = [p.start("snakemake", "--cores", n, "--config", "scale=smoke") for n, p in projects.items()]
-    for run in runs:
-        _, err = run.communicate()
-        assert run.returncode == 0, err[-3000:]
+    for run in [project.start_snakemake("--cores", n) for n, project in projects.items()]:
+        done = finished(run)
+        assert done.returncode == 0, done.stderr[-3000:]
     return projects["2"], projects["1"]
 
 

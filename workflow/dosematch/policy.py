@@ -21,7 +21,7 @@ def load_policy(folder: Path | str, dtype: str = "float32", device: str = "cpu")
     one can run any code.
     """
     folder = Path(folder)
-    if not (folder / WEIGHTS).is_file() and not (folder / f"{WEIGHTS}.index.json").is_file():
+    if not (folder / WEIGHTS).is_file():
         pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
         if pickled:
             raise UserError(f"{folder / pickled[0]}: pickled weights are refused; convert them to {WEIGHTS}")
