@@ -1,5 +1,6 @@
 """Copies of the project on which real Snakemake runs; the smoke study is run once per session, twice side by side."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -15,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 JOB_COUNT = re.compile(r"^(\w+) +(\d+)$", re.MULTILINE)
-UNCOMPARED = {"logs"}  # messages of jobs, with times and orders of their own
+UNCOMPARED = {"logs"}  # messages of jobs, in an order of their own
+UNCOPIED = shutil.ignore_patterns("__pycache__", "locks", "log")  # other tests may be writing them
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,12 @@ class Project:
 
     def pending(self, *options: str, scale: str = "smoke") -> Counter[str]:
         """What a dry run would do: job counts by rule, empty when there is nothing to do."""
+        return self.pending_with_arms(*options, scale=scale)[0]
+
+    def pending_with_arms(self, *options: str, scale: str = "smoke") -> tuple[Counter[str], set[str]]:
+        """The same, and the arms that the jobs are for."""
         done = self.snakemake("--dry-run", *options, scale=scale)
-        assert done.returncode == 0, done.stderr
-        if "Nothing to be done" in done.stdout:
-            return Counter()
-        counts = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout)}
-        assert counts.pop("total") == sum(counts.values())
-        return Counter(counts)
+        return job_counts(done), set(re.findall(r"wildcards: arm=(\w+)", done.stdout))
 
     def edit(self, file: str, old: str, new: str) -> None:
         """Replace a text that occurs exactly once in a file."""
@@ -92,7 +93,7 @@ class Project:
 
     def copy(self, root: Path) -> "Project":
         """The same project elsewhere, with results, time stamps and Snakemake's records."""
-        shutil.copytree(self.root, root, symlinks=True)
+        shutil.copytree(self.root, root, symlinks=True, ignore=UNCOPIED)
         return Project(root)
 
 
@@ -100,6 +101,16 @@ def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]
     """Wait for a process and collect what it wrote."""
     out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def job_counts(dry_run: subprocess.CompletedProcess[str]) -> Counter[str]:
+    """The table of jobs that a dry run prints."""
+    assert dry_run.returncode == 0, dry_run.stderr
+    if "Nothing to be done" in dry_run.stdout:
+        return Counter()
+    counts = {rule: int(n) for rule, n in JOB_COUNT.findall(dry_run.stdout)}
+    assert counts.pop("total") == sum(counts.values())
+    return Counter(counts)
 
 
 def check_out(root: Path) -> Project:
@@ -116,17 +127,28 @@ def check_out(root: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Project]:
-    """Two finished smoke studies, one run with `--cores 2`, the other at the same time with `--cores 1`."""
-    projects = {n: check_out(tmp_path_factory.mktemp(f"study{n}")) for n in ("2", "1")}
-    for run in [project.start_snakemake("--cores", n) for n, project in projects.items()]:
-        done = finished(run)
-        assert done.returncode == 0, done.stderr[-3000:]
-    return projects["2"], projects["1"]
+    """Two finished smoke studies, one run with `--cores 2`, the other at the same time with `--cores 1`.
+
+    Parallel test workers share them: the first that comes runs them, the others wait. No test may change them.
+    """
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    finished_before = shared / "studies.finished"
+    two, one = Project(shared / "two_cores"), Project(shared / "one_core")
+    with (shared / "studies.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished_before.exists():
+            check_out(two.root).copy(one.root)
+            for run in (two.start_snakemake("--cores", "2"), one.start_snakemake("--cores", "1")):
+                done = finished(run)
+                assert done.returncode == 0, done.stderr[-3000:]
+            finished_before.touch()
+    return two, one
 
 
 @pytest.fixture(scope="session")
 def study(studies: tuple[Project, Project]) -> Project:
-    """The finished study that no test changes."""
+    """A finished study, to be read only."""
     return studies[0]
 
 

@@ -14,8 +14,6 @@ from dosematch.pretraining import Recipe, pretrain, recipe_digest
 from dosematch.prompts import load_prompts
 from dosematch.records import sha256_file
 
-pytestmark = pytest.mark.xdist_group("micro_base")
-
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "resources/micro_base"
 RECIPE = ROOT / "config/base/micro.yaml"

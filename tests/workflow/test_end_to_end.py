@@ -14,8 +14,6 @@ import pytest
 import yaml
 from scipy.stats import binomtest
 
-pytestmark = pytest.mark.xdist_group("workflow")
-
 CLAIMS = ["val350", "math500", "sec500", "conf500", "fresh500", "ext240"]
 PANELS = [*CLAIMS, "val500"]
 SUITES = {"all6": CLAIMS, "within": CLAIMS[:4], "math500": ["math500"]}
@@ -93,13 +91,13 @@ def test_nothing_else_is_left_behind(results: Path) -> None:
     assert list(results.rglob(".*")) == []
 
 
-def test_second_call_has_nothing_to_do(study) -> None:
-    before, start = study.digests(), time.monotonic()
-    done = study.snakemake("--cores", "2")
+def test_second_call_has_nothing_to_do(project) -> None:
+    before, start = project.digests(), time.monotonic()
+    done = project.snakemake("--cores", "2")
     assert time.monotonic() - start < 15  # 2 s on a quiet machine
     assert done.returncode == 0
     assert "Nothing to be done" in done.stdout + done.stderr
-    assert study.digests() == before
+    assert project.digests() == before
 
 
 def test_every_question_is_answered_once(results: Path, items: pd.DataFrame) -> None:

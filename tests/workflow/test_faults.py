@@ -24,8 +24,6 @@ from dosematch.errors import UserError
 from dosematch.policy import load_policy, load_tokenizer, save_policy
 from dosematch.resume import ResumeFolder
 
-pytestmark = pytest.mark.xdist_group("workflow")
-
 ARM, SEED = "std_stabilized_g8", 42  # accumulates over five steps, so states hold half-accumulated gradients
 TARGET = "results/thinker/smoke/arms/std_rlvr_cont/seed102/model/model.safetensors"
 EVALUATION = "results/thinker/smoke/arms/std_rlvr_cont/seed42"

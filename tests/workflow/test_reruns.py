@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = pytest.mark.xdist_group("workflow")
-
 ARMS = "config/arms/thinker"
 LIBRARY = "workflow/dosematch"
 REPORTING = {"make_tables": 1, "make_figures": 1, "make_report": 1, "all": 1}
@@ -28,10 +26,6 @@ def touch_everything(root: Path) -> None:
     random.Random(0).shuffle(files)
     for second, path in enumerate(files):
         os.utime(path, (path.stat().st_mtime + second,) * 2)
-
-
-def arms_named_in(dry_run: str) -> set[str]:
-    return set(re.findall(r"wildcards: arm=(\w+)", dry_run))
 
 
 def reversed_keys(value: Any) -> Any:
@@ -63,15 +57,13 @@ def test_a_fresh_clone_has_everything_to_do(fresh, scale: str) -> None:
 
 def test_one_switch_reruns_one_arm(project) -> None:
     project.append(f"{ARMS}/std_rlvr_cont.yaml", "weight_decay: 0.06")
-    assert project.pending() == ONE_ARM
-    assert arms_named_in(project.snakemake("--dry-run").stdout) == {"std_rlvr_cont"}
+    assert project.pending_with_arms() == (ONE_ARM, {"std_rlvr_cont"})
 
 
 def test_a_default_reruns_the_arms_that_use_it(project) -> None:
     """Two arms set their own weight decay."""
     project.edit(f"{ARMS}/_defaults.yaml", "weight_decay: 0.05", "weight_decay: 0.06")
-    assert project.pending() == ONE_ARM
-    assert arms_named_in(project.snakemake("--dry-run").stdout) == {"std_rlvr_cont"}
+    assert project.pending_with_arms() == (ONE_ARM, {"std_rlvr_cont"})
 
 
 @pytest.mark.parametrize(
@@ -111,8 +103,7 @@ def test_the_arm_of_the_readme_runs_what_is_new(project) -> None:
     example = yaml.safe_load(config)
     project.edit("config/config.yaml", "arms: [std_rlvr_cont, std_stabilized_g8]", f"arms: {example['arms']}")
     project.edit("config/config.yaml", "  contrasts:\n", f"  contrasts:\n    - {example['contrasts'][0]}\n")
-    assert project.pending() == ONE_ARM
-    assert arms_named_in(project.snakemake("--dry-run").stdout) == {name[1]}
+    assert project.pending_with_arms() == (ONE_ARM, {name[1]})
 
 
 def test_one_arm_less_only_tests_again(project) -> None:

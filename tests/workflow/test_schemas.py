@@ -2,10 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.xdist_group("workflow")
-
 
 def test_schemas_have_not_drifted(fresh, tmp_path: Path) -> None:
     done = fresh.run("python", "workflow/scripts/write_schemas.py", "--out-dir", tmp_path / "schemas")
