@@ -386,7 +386,7 @@ def test_wrong_settings_are_one_line_before_any_job(fresh, file: str, old: str, 
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     (line,) = error_lines(done.stderr)
-    assert line.startswith(f"error: {file}: ")
+    assert line.startswith(f"error: {file}")
     assert [name for name in named if name not in line] == []
 
 
