@@ -34,7 +34,7 @@ smoke: $(READY)
 	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
 
 test: $(TEST_READY)
-	pytest -q -n 2 --dist loadgroup tests
+	pytest -q -n 2 tests
 
 lint: $(TEST_READY)
 	ruff check workflow tests

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from dosematch.config import check, read_yaml
+from dosematch.config import check
 from dosematch.pretraining import Recipe, pretrain, recipe_digest
 from dosematch.prompts import load_prompts
-from dosematch.records import sha256_file
+from dosematch.records import read_yaml, sha256_file
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "resources/micro_base"

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from dosematch.config import StudyConfig, read_yaml
+from dosematch.config import StudyConfig
 from dosematch.errors import UserError
 from dosematch.policy import load_policy, load_tokenizer, save_policy
+from dosematch.records import read_yaml
 from dosematch.resume import ResumeFolder
 
 ARM, SEED = "std_stabilized_g8", 42  # accumulates over five steps, so states hold half-accumulated gradients

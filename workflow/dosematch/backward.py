@@ -73,10 +73,12 @@ def segment_logprobs(model: PreTrainedModel, batch: Sequence[Segment]) -> list[t
     Causal attention never looks right, so padding needs no mask; only hidden states at target positions reach the
     vocabulary projection.
     """
-    device = model.get_input_embeddings().weight.device
+    device = next(model.parameters()).device
     width = max(map(len, batch))
     ids = torch.zeros(len(batch), width, dtype=torch.int64, device=device)
-    rows, columns, targets = [], [], []
+    rows: list[int] = []
+    columns: list[int] = []
+    targets: list[int] = []
     for i, segment in enumerate(batch):
         context, n = len(segment.context_ids), len(segment.target_ids)
         ids[i, : len(segment)] = torch.tensor(segment.context_ids + segment.target_ids, device=device)

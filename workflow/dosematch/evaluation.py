@@ -37,9 +37,7 @@ def generate_greedy(
     questions: Sequence[Question],
 ) -> list[Completion]:
     """Greedy Fast completions in the order of `questions`; sorting by prompt length happens inside and is undone."""
-    requests = [
-        Request(prompts.fast_ids(tokenizer, question.text), evaluation.max_tokens) for question in questions
-    ]
+    requests = [Request(prompts.fast_ids(tokenizer, question.text), evaluation.max_tokens) for question in questions]
     order = list(range(len(requests)))
     if evaluation.sort == "prompt_length_descending":
         order.sort(key=lambda i: -len(requests[i].prompt_ids))
@@ -61,7 +59,7 @@ def completion_rows(
             "sha1_12": sha1_12(question.text),
             "question_id": question.id,
             "prompt_sha1": prompts.sha1,
-            "text": tokenizer.decode(completion.token_ids, skip_special_tokens=True),
+            "text": tokenizer.decode(list(completion.token_ids), skip_special_tokens=True),
             "token_ids": list(completion.token_ids),
             "n_tokens": len(completion.token_ids),
             "finish_reason": completion.finish_reason,
@@ -74,9 +72,7 @@ def accuracy_row(
     context: Context, grader: Grader, settings: TrainSettings, questions: Sequence[Question]
 ) -> dict[str, Any]:
     """Accuracy, mean length (tokens) and share of truncated completions on a development panel."""
-    completions = generate_greedy(
-        context.engine, context.tokenizer, context.prompts, settings.evaluation, questions
-    )
+    completions = generate_greedy(context.engine, context.tokenizer, context.prompts, settings.evaluation, questions)
     pairs = [(context.text(c), question.answer) for c, question in zip(completions, questions, strict=True)]
     correct = sum(grade.correct for grade in grader.grade_many(pairs))
     return {

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -27,11 +28,18 @@ def load_policy(folder: Path | str, dtype: str = "float32", device: str = "cpu")
             raise UserError(f"{folder / pickled[0]}: pickled weights are refused; convert them to {WEIGHTS}")
         raise UserError(f"{folder / WEIGHTS}: no such file")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise many types for an unreadable folder
         raise UserError(f"{folder}: not a readable model: {error}") from None
+    model, loading = loaded
+    if loading["missing_keys"]:  # transformers would go on with random numbers in their place
+        raise UserError(f"{folder / WEIGHTS}: lacks {min(loading['missing_keys'])}")
     return model.to(device).eval()
 
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dosematch.errors import UserError
-from dosematch.records import sha256_file, write_atomically, write_json
+from dosematch.records import digest, sha256_file, write_atomically, write_json
 
 KEPT = 2  # a torn newest state falls back to the one before
 LEFTOVERS = (".resume-*", ".model.*", ".*.tmp")
@@ -33,7 +33,9 @@ class ResumeFolder:
             write_atomically(weights, lambda target: save_file(contiguous, target))
         except SafetensorError as error:
             raise UserError(f"{weights}: not written: {error}") from None
-        write_json(weights.with_suffix(".json"), {"sha256": sha256_file(weights), "values": values})
+        write_json(
+            weights.with_suffix(".json"), {"sha256": sha256_file(weights), "digest": digest(values), "values": values}
+        )
         for old in sorted(self.folder.glob("step*.safetensors"))[:-KEPT]:
             old.with_suffix(".json").unlink(missing_ok=True)
             old.unlink()
@@ -43,7 +45,7 @@ class ResumeFolder:
         for weights in sorted(self.folder.glob("step*.safetensors"), reverse=True):
             try:
                 record = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
-                if record["sha256"] == sha256_file(weights):
+                if record["sha256"] == sha256_file(weights) and record["digest"] == digest(record["values"]):
                     return load_file(weights), record["values"]
             except (OSError, ValueError, KeyError, TypeError, SafetensorError):
                 continue  # torn by a kill or a full disk: an older state, or the start, is as good

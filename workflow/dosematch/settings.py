@@ -1,17 +1,39 @@
-"""The settings models: an arm, a scale, a study; every key is typed, unknown keys are refused, YAML strings stay strings."""
+"""The settings models: an arm, a scale, a study; every key is typed, unknown keys are refused."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from dosematch.prompts import Prompts
 from dosematch.questions.settings import QuestionSettings
+
+Item = TypeVar("Item")
+
+
+def _distinct(values: list[Item]) -> list[Item]:
+    """Refuse a list that names something twice."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value!r} is listed twice")
+    return values
+
+
+Distinct = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class Strict(BaseModel):
     """Frozen, no unknown keys, no silent conversion (the YAML string `1e-6` is not a number; write 1.0e-6)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class RolloutGroup(Strict):
@@ -78,16 +100,14 @@ class Arm(Strict):
             return max(1, round(tokens * factor)) if tokens else 0
 
         groups = [
-            group.model_copy(
-                update={"max_tokens": length(group.max_tokens), "min_tokens": length(group.min_tokens)}
-            )
+            group.model_copy(update={"max_tokens": length(group.max_tokens), "min_tokens": length(group.min_tokens)})
             for group in self.fast
         ]
         return self.model_copy(update={"fast": groups, "token_divisor": self.token_divisor * factor})
 
 
 class Runtime(Strict):
-    """Where and how tensors live. `threads` is fixed per job, whatever `--cores` says, so results do not depend on it."""
+    """Where and how tensors live; `threads` is fixed per job, whatever `--cores` says: results depend on it."""
 
     engine: Literal["torch"]
     device: Literal["cpu", "cuda"]
@@ -101,7 +121,7 @@ class Training(Strict):
     steps: PositiveInt
     tail_start: PositiveInt
     base_lr: PositiveFloat
-    adam_betas: Annotated[list[float], Field(min_length=2, max_length=2)]
+    adam_betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     adam_eps: PositiveFloat
     micro_batch_tokens: PositiveInt
     checkpoint_every: PositiveInt
@@ -168,12 +188,12 @@ class Statistics(Strict):
 class Study(Strict):
     """The `thinker` section of `config/config.yaml`."""
 
-    seeds: Annotated[list[int], Field(min_length=1)]
+    seeds: Distinct[int]
     streams: Literal["study", "clean"]
     parent: str
-    arms: Annotated[list[str], Field(min_length=1)]
+    arms: Distinct[str]
     development_panel: str
-    suites: dict[str, list[str]]
+    suites: dict[str, Distinct[str]]
     contrasts: list[Contrast]
     token_reference: str
     statistics: Statistics

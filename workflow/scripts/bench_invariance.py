@@ -7,10 +7,10 @@ import torch
 import typer
 
 from dosematch.cli import run
-from dosematch.config import StudyConfig, read_yaml
+from dosematch.config import StudyConfig
 from dosematch.policy import load_policy, load_tokenizer
 from dosematch.questions.synthetic import synthetic_questions
-from dosematch.records import write_json
+from dosematch.records import read_yaml, write_json
 from dosematch.rollout.engine import Request
 from dosematch.rollout.torch_engine import TorchEngine
 from dosematch.runtime import quiet_transformers
@@ -30,14 +30,15 @@ def main(
     quiet_transformers()
     model, tokenizer = load_policy(model_dir), load_tokenizer(model_dir)
     prompts = StudyConfig(read_yaml(Path("config/config.yaml"))).prompts
-    questions = synthetic_questions("chain", n, 11, {level: 1.0 for level in range(1, 6)}, set())
+    questions = synthetic_questions("chain", n, 11, dict.fromkeys(range(1, 6), 1.0), set())
     engine = TorchEngine(model, tokenizer.eos_token_id)
     rows = []
     for sampled in (False, True):
         requests = []
         for index, question in enumerate(questions):
-            key = {"study": "bench", "seed": 0, "run": 1, "step": 0, "stage": "fast", "rollout": 0}
-            draws = uniforms(96, question=str(index), **key) if sampled else None
+            draws = None
+            if sampled:
+                draws = uniforms(96, study="bench", seed=0, run=1, step=0, question=str(index), stage="fast", rollout=0)
             requests.append(Request(prompts.fast_ids(tokenizer, question.text), 96, uniforms=draws))
         reference = engine.generate(requests, REFERENCE_BATCH)
         tokens = sum(len(completion.token_ids) for completion in reference)
@@ -52,8 +53,8 @@ def main(
             )
             rows.append({"sampled": sampled, "batch": batch, "changed": changed, "tokens": tokens, "logprob_gap": gap})
             typer.echo(
-                f"{'sampled' if sampled else 'greedy'} batch {batch} against {REFERENCE_BATCH}: {changed}/{n} completions "
-                f"differ, largest log-probability gap of the others {gap:.2g}"
+                f"{'sampled' if sampled else 'greedy'} batch {batch} against {REFERENCE_BATCH}: {changed}/{n} "
+                f"completions differ, largest log-probability gap of the others {gap:.2g}"
             )
     write_json(out, {"questions": n, "threads": threads, "torch": torch.__version__, "rows": rows})
 

@@ -34,7 +34,7 @@ class Context:
 
     def text(self, completion: Completion) -> str:
         """The completion's text without special tokens."""
-        return self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        return str(self.tokenizer.decode(list(completion.token_ids), skip_special_tokens=True))
 
     def sample(
         self, prompt_ids: tuple[int, ...], groups: list[RolloutGroup], *, step: int, question: str, stage: str
@@ -53,9 +53,7 @@ class Context:
                     stage=stage,
                     rollout=len(requests),
                 )
-                requests.append(
-                    Request(prompt_ids, group.max_tokens, group.min_tokens, draws, self.arm.temperature)
-                )
+                requests.append(Request(prompt_ids, group.max_tokens, group.min_tokens, draws, self.arm.temperature))
         return self.engine.generate(requests, batch_size=len(requests))
 
 
