@@ -14,14 +14,14 @@ rule generate_panel:
         panels=PANEL_FILES,
     output:
         COMPLETIONS,
-    params:
-        settings=lambda wildcards: study.eval_settings(),
-        code=source_digest("generate_panel"),
+    log:
+        f"{RESULTS}/logs/generate_panel.{{arm}}.seed{{seed}}.log",
     threads: THREADS
     resources:
         gpu=study.gpus,
-    log:
-        f"{RESULTS}/logs/generate_panel.{{arm}}.seed{{seed}}.log",
+    params:
+        settings=lambda wildcards: study.eval_settings(),
+        code=source_digest("generate_panel"),
     shell:
         "python workflow/scripts/generate_panel.py --settings {params.settings:q} --weights {input.weights}"
         " --out-dir $(dirname {output[0]}) {input.panels} 2> >(tee {log} >&2)"
