@@ -107,7 +107,7 @@ class StudyConfig:
 
     def question_settings(self) -> str:
         """JSON of the question sets."""
-        return self.scale.questions.model_dump_json()
+        return plain(self.scale.questions)
 
     def report_settings(self) -> str:
         """JSON of what statistics, tables and report need to know about the study."""

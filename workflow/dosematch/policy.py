@@ -48,12 +48,18 @@ def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:
 
 
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path | str) -> None:
-    """Write model and tokenizer as a Hugging Face folder; the weights are moved in last, so they imply the rest."""
+    """Write model and tokenizer as a Hugging Face folder; the weights are moved in last, so they imply the rest.
+
+    Raises `UserError` naming the folder when they cannot be written.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
-        model.save_pretrained(temporary, safe_serialization=True)
-        tokenizer.save_pretrained(temporary)
+        try:
+            model.save_pretrained(temporary, safe_serialization=True)
+            tokenizer.save_pretrained(temporary)
+        except Exception as error:  # safetensors and tokenizers raise types of their own for a full disk
+            raise UserError(f"{folder}: not written: {error}") from None
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name.startswith(WEIGHTS)):
             os.replace(path, folder / path.name)
 

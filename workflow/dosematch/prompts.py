@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dosematch.errors import UserError
+from dosematch.questions.files import first_problem
 
 if TYPE_CHECKING:  # reading the configuration must not import transformers: every snakemake call does it
     from transformers import PreTrainedTokenizerBase
@@ -47,8 +48,10 @@ def load_prompts(path: Path | str) -> Prompts:
         prompts = Prompts.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    except (ValidationError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not YAML: {error}") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_problem(error)}") from None
     if "{question}" not in prompts.fast:
         raise UserError(f"{path}: fast: has no {{question}}")
     return prompts

@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from dosematch.errors import UserError
 from dosematch.policy import remove_folder
 from dosematch.records import sha256_file, write_atomically, write_json
 
@@ -21,10 +22,16 @@ class ResumeFolder:
         self.folder = Path(folder)
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
-        """Write one state and forget the oldest; the digest file comes last, so a state without one is torn."""
+        """Write one state and forget the oldest; the digest file comes last, so a state without one is torn.
+
+        Raises `UserError` naming the file when it cannot be written.
+        """
         weights = self.folder / f"step{step:06d}.safetensors"
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_atomically(weights, lambda target: save_file(contiguous, target))
+        try:
+            write_atomically(weights, lambda target: save_file(contiguous, target))
+        except SafetensorError as error:
+            raise UserError(f"{weights}: not written: {error}") from None
         write_json(weights.with_suffix(".json"), {"sha256": sha256_file(weights), "values": values})
         for old in sorted(self.folder.glob("step*.safetensors"))[:-KEPT]:
             old.with_suffix(".json").unlink(missing_ok=True)
