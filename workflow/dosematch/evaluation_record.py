@@ -25,7 +25,6 @@ GRADES = pa.schema(
         ("grader", pa.string()),
     ]
 )
-SLOW_GRADES = pa.schema([*GRADES, ("verdict", pa.string()), ("triggered", pa.bool_())])
 TOTALS = {"all6": "all6", "within_math": "within"}  # name in the record: suite of the study
 
 

@@ -255,6 +255,7 @@ class Study(Strict):
     parent: str
     arms: Annotated[list[str], Field(min_length=1)]
     development_panel: str
+    verify_slow_panel: str
     suites: dict[str, list[str]]
     contrasts: list[Contrast]
     token_reference: str
@@ -291,6 +292,7 @@ class EvalSettings(Strict):
     """All that decides a checkpoint's completions beside the checkpoint and the panels."""
 
     study: str
+    verify_slow_panel: str
     runtime: Runtime
     evaluation: Evaluation
     prompts: Prompts
