@@ -87,14 +87,19 @@ class Trainer:
         for item in stream[len(self.rows) :]:
             if item.step == 1:
                 self._measure(step=0)
-            self.rows.append(self._step(item))
-            self.tail.add(item.step, self._weights())
+            self.advance(item)
             if item.step % training.curve_every == 0 and item.step < training.steps:
                 self._measure(item.step)
             if item.step % training.checkpoint_every == 0 and item.step < training.steps:
                 self._save(resume, item.step)
         self._set_weights(self.tail.mean(like=self._weights()))
         self._measure(training.steps)
+
+    def advance(self, item: StreamItem) -> dict[str, Any]:
+        """Train one step and return its row."""
+        self.rows.append(self._step(item))
+        self.tail.add(item.step, self._weights())
+        return self.rows[-1]
 
     def _step(self, item: StreamItem) -> dict[str, Any]:
         """One question: episode, gradient, and at a boundary the update."""

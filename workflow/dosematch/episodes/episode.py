@@ -1,5 +1,7 @@
 """What every episode is given and returns, and the stages that episodes share."""
 
+import hashlib
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -189,6 +191,7 @@ def fast_record(fast: FastStage, arm: Arm) -> dict[str, Any]:
         "fast_correct": fast.correct,
         "fast_len": lengths,
         "fast_eos": fast.ended,
+        "fast_sha1": [hashlib.sha1(json.dumps(rollout.token_ids).encode()).hexdigest()[:12] for rollout in fast.rollouts],
         "step_class": "all_wrong" if solved == 0 else "all_right" if solved == n else "mixed",
         "adv_fast": group,
         "censored": [arm.censor and censored(a, end) for a, end in zip(group, fast.ended, strict=True)],
