@@ -246,6 +246,13 @@ def test_a_collapsed_panel_raises_an_alarm(whole: Summary) -> None:
     assert found == [{"arm": "bc_thinker", "seed": "42", "place": "val350", "text": "35 of 35 verdicts are No"}]
 
 
+def test_every_table_has_a_file_of_its_own(summary: Summary) -> None:
+    rules = (study.ROOT / "workflow" / "rules" / "report.smk").read_text(encoding="utf-8")
+    declared = re.search(r"^TABLES = \[(.*)\]$", rules, re.MULTILINE)
+    assert declared
+    assert re.findall(r'"(\w+)"', declared[1]) == [table.name for table in all_tables(summary)]
+
+
 def test_markdown_is_one_rectangular_table(summary: Summary) -> None:
     for table in all_tables(summary):
         lines = [line for line in table.markdown().splitlines() if line.startswith("|")]

@@ -44,7 +44,7 @@ def table3a(summary: Summary) -> Table:
                 *(arm, seed),
                 *(f"{fast} ({percent(fast, n)} %)", *_verdict_cells(run, "fast_right")),
                 *(f"{n - fast} ({percent(n - fast, n)} %)", *_verdict_cells(run, "fast_wrong")),
-                f"{trig['total']} ({percent(trig['total'], n, 1)} %)\n{causes}",
+                f"{trig['total']} ({percent(trig['total'], n, 1)} %) {causes}",
                 *(final, run["collapsed"] or "-"),
             ]
         )
