@@ -16,7 +16,7 @@ from dosematch.reporting.diagnostic_tables import table3a, table3b, table3c
 from dosematch.reporting.figures import figure1, figure2, save, training_curves
 from dosematch.reporting.findings import alarms
 from dosematch.reporting.html import CAVEAT, SCALE_NOTE, render_report
-from dosematch.reporting.table import by_seed, percent, signed
+from dosematch.reporting.table import by_seed, percent, share, signed
 from dosematch.reporting.tables import all_tables, table1, table2
 from dosematch.statistics.settings import StudySettings
 from dosematch.statistics.summary import build_summary
@@ -65,6 +65,7 @@ def test_numbers_print_as_in_the_study() -> None:
     assert percent(291, 480) == "60.62"  # a tie: 60.625
     assert percent(0, 0) == "-"
     assert by_seed({"s102": 1254, "s42": 1236}, [102, 42]) == "1,254 + 1,236"
+    assert (share(12, 35), share(1, 3, 1), share(0, 0)) == ("12 (34.29 %)", "1 (33.3 %)", "0")
     assert [signed(x) for x in (308, -1508, 0)] == ["+308", "-1,508", "0"]
     assert [signed(x) for x in (5.949, -0.46, 0.0, -0.001)] == ["+5.95", "-0.46", "0.00", "0.00"]
 

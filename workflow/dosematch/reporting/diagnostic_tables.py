@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dosematch.reporting.table import Summary, Table, arm_of, percent, runs_of
+from dosematch.reporting.table import Summary, Table, arm_of, percent, runs_of, share
 
 COUNTERS = {  # counter in the training log -> column
     "gen_tokens": "gen",
@@ -42,9 +42,9 @@ def table3a(summary: Summary) -> Table:
         rows.append(
             [
                 *(arm, seed),
-                *(f"{fast} ({percent(fast, n)} %)", *_verdict_cells(run, "fast_right")),
-                *(f"{n - fast} ({percent(n - fast, n)} %)", *_verdict_cells(run, "fast_wrong")),
-                f"{trig['total']} ({percent(trig['total'], n, 1)} %) {causes}",
+                *(share(fast, n), *_verdict_cells(run, "fast_right")),
+                *(share(n - fast, n), *_verdict_cells(run, "fast_wrong")),
+                f"{share(trig['total'], n, 1)} {causes}",
                 *(final, run["collapsed"] or "-"),
             ]
         )
@@ -71,7 +71,7 @@ VERIFIER_NOTE = (
 def _verdict_cells(run: Mapping[str, Any], row: str) -> list[str]:
     cells = run["confusion_matrix"][row]
     total = cells["yes"] + cells["no"] + cells["invalid"]
-    shares = [f"{cells[verdict]} ({percent(cells[verdict], total, 1)} %)" for verdict in ("yes", "no", "invalid")]
+    shares = [share(cells[verdict], total, 1) for verdict in ("yes", "no", "invalid")]
     return [*shares, f"({cells['nobox']})"]
 
 

@@ -45,6 +45,11 @@ def percent(count: int, n: int, digits: int = 2) -> str:
     return f"{100 * count / n:.{digits}f}" if n else "-"
 
 
+def share(count: int, n: int, digits: int = 2) -> str:
+    """A count with its share of `n`: `12 (34.29 %)`; the count alone when `n` is 0."""
+    return f"{count} ({percent(count, n, digits)} %)" if n else str(count)
+
+
 def signed(value: float) -> str:
     """A difference with its sign: whole numbers as `+1,234`, others as `+5.95`; zero has no sign."""
     text = f"{value:+,}" if isinstance(value, int) else f"{value:+.2f}"

@@ -104,7 +104,7 @@ def table2(summary: Summary) -> Table:
         _contrast_record(contrast) | {"run_spread": "; ".join(spread_lines(contrast, summary["replicates"]))}
         for contrast in summary["contrasts"]
     ]
-    note = SPREAD_NOTE if summary["replicates"] and records else ""
+    note = SPREAD_NOTE if any(record["run_spread"] for record in records) else ""
     return Table("table2", title, ["Contrast", *summary["suite_order"]], list(rows.values()), records, note)
 
 
