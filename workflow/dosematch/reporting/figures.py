@@ -209,6 +209,7 @@ def training_curves(curves: Curves, arm_order: Sequence[str]) -> Figure:
             axes.tick_params(labelbottom=True)
         for axes in grid[len(arms) :]:
             axes.set_visible(False)
+        grid[0].set_ylim(bottom=max(0.0, grid[0].get_ylim()[0]))
         grid[0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
         figure.supxlabel("training step (thin lines: single seeds; grey: the other arms)", fontsize=9)
         figure.supylabel("development accuracy, %", fontsize=9)
