@@ -106,7 +106,7 @@ def segment_logits(
     Causal attention never looks right, so padding needs no mask; only hidden states at target positions reach the
     vocabulary projection.
     """
-    device = model.get_input_embeddings().weight.device
+    device = next(model.parameters()).device
     width = max(len(context) + len(targets) for context, targets in sequences)
     ids = torch.zeros(len(sequences), width, dtype=torch.int64, device=device)
     rows: list[int] = []
