@@ -34,7 +34,7 @@ smoke: $(READY)
 	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
 
 test: $(TEST_READY)
-	pytest -q -n 2 --dist loadgroup tests
+	pytest -q -n 2 tests
 
 lint: $(TEST_READY)
 	ruff check workflow tests
@@ -55,6 +55,7 @@ freeze: $(READY)
 
 bench: $(TEST_READY)
 	python workflow/scripts/bench_rollout.py --out results/bench/rollout.json
+	python workflow/scripts/bench_invariance.py --out results/bench/invariance.json
 	python workflow/scripts/bench_bootstrap.py --out results/bench/bootstrap.json
 
 # The decontamination audit on your own files: make audit QUESTIONS="train.jsonl" PANELS="math500=math500.jsonl amc=amc23.jsonl"

@@ -8,7 +8,8 @@ from snakemake.utils import min_version, update_config
 min_version("9.27")
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
-from dosematch.config import StudyConfig, read_yaml
+from dosematch.config import StudyConfig
+from dosematch.records import read_yaml
 from dosematch.errors import UserError
 from dosematch.provenance import source_digest
 

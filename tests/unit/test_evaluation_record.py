@@ -123,7 +123,7 @@ def call(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture()
+@pytest.fixture
 def arm(tmp_path: Path) -> Path:
     """A folder with panels and shuffled completions of three panels, and a checkpoint."""
     for name in ("alpha", "beta", "dev"):

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from dosematch.errors import UserError
 from dosematch.prompts import load_prompts
 from dosematch.questions.files import first_problem
+from dosematch.records import read_yaml
 from dosematch.settings import Arm, Config, EvalSettings, Evaluation, Scale, Study, Training, TrainSettings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -73,15 +73,16 @@ class StudyConfig:
         arm = self.arms[name].model_copy(update=neutral)
         training = self.scale.training
         if arm.starts_from == "base":
-            training = Training(**{**training.model_dump(), **self.scale.parent_training.model_dump()})
-        settings = dict(
-            study=STUDY,
-            arm=arm.scaled(self.scale.length_factor).model_dump(),
-            training=training.model_dump(),
-            runtime=self.scale.runtime.model_dump(),
-            evaluation=self._evaluation().model_dump(),
-            prompts=self.prompts.model_dump(),
-        )
+            changed = {**training.model_dump(), **self.scale.parent_training.model_dump()}
+            training = check(Training, changed, f"config/scales/{self.scale.name}.yaml", "parent_training.")
+        settings = {
+            "study": STUDY,
+            "arm": arm.scaled(self.scale.length_factor).model_dump(),
+            "training": training.model_dump(),
+            "runtime": self.scale.runtime.model_dump(),
+            "evaluation": self._evaluation().model_dump(),
+            "prompts": self.prompts.model_dump(),
+        }
         return plain(check(TrainSettings, settings, self._arm_file(name)))
 
     @property
@@ -123,7 +124,13 @@ class StudyConfig:
             scaled = arm.scaled(self.scale.length_factor)
             switches = scaled.model_dump(exclude={"name", "about", "label", "seeds"})
             arms.append(
-                {"name": name, "label": arm.label, "about": arm.about, "seeds": self.seeds(name), "cap": self._cap(name)}
+                {
+                    "name": name,
+                    "label": arm.label,
+                    "about": arm.about,
+                    "seeds": self.seeds(name),
+                    "cap": self._cap(name),
+                }
                 | {"accumulation": arm.accumulation, "switches": switches}
             )
         return json.dumps(
@@ -160,13 +167,14 @@ class StudyConfig:
 
     def _load_scale(self, name: str) -> Scale:
         path = self._existing("config/scales", name, "scale")
-        return check(Scale, {"name": name, "about": first_comment(path), **read_yaml(path)}, self._relative(path))
+        values = read_yaml(path)
+        return check(Scale, {"name": name, "about": first_comment(path), **values}, self._relative(path))
 
     def _load_arm(self, name: str) -> Arm:
         path = self._existing(f"config/arms/{STUDY}", name, f"{STUDY}.arms")
-        defaults = read_yaml(path.with_name("_defaults.yaml"))
-        merged = {"name": name, "about": first_comment(path), **defaults, **read_yaml(path)}
-        return check(Arm, merged, self._relative(path))
+        defaults, own = read_yaml(path.with_name("_defaults.yaml")), read_yaml(path)
+        merged = {"name": name, "about": first_comment(path), **defaults, **own}
+        return check(Arm, merged, f"{self._relative(path)} (over _defaults.yaml)")
 
     def _existing(self, folder: str, name: str, key: str) -> Path:
         path = self.root / folder / f"{name}.yaml"
@@ -226,27 +234,12 @@ class StudyConfig:
                 )
 
 
-def check(model: type[Model], value: Any, file: str) -> Model:
-    """Validate `value`; the first problem becomes one line that names the file and the key."""
+def check(model: type[Model], value: Any, file: str, prefix: str = "") -> Model:
+    """Validate `value`; the first problem becomes one line that names the file and the key (after `prefix`)."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise UserError(f"{file}: {first_problem(error)}") from None
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; raises `UserError` naming the file."""
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {error}") from None
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: must hold keys and values, not a {type(value).__name__}")
-    return value
+        raise UserError(f"{file}: {prefix}{first_problem(error)}") from None
 
 
 def first_comment(path: Path) -> str:

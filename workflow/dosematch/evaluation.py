@@ -134,7 +134,7 @@ def completion_rows(
             "sha1_12": sha1_12(question.text),
             "question_id": question.id,
             "prompt_sha1": prompts.sha1,
-            "text": tokenizer.decode(completion.token_ids, skip_special_tokens=True),
+            "text": tokenizer.decode(list(completion.token_ids), skip_special_tokens=True),
             "token_ids": list(completion.token_ids),
             "n_tokens": len(completion.token_ids),
             "finish_reason": completion.finish_reason,

@@ -125,7 +125,7 @@ class MasterAdamW:
         with torch.no_grad():
             for name, master in zip(self.names, self.masters, strict=True):
                 master.copy_(tensors[f"master.{name}"])
-                master.grad = tensors[f"grad.{name}"].to(master.device)
+                master.grad = tensors[f"grad.{name}"].to(master.device, copy=True)
                 moments = {key: tensors.get(f"adamw.{key}.{name}") for key in ("step", "exp_avg", "exp_avg_sq")}
                 if moments["step"] is not None:
                     self.adamw.state[master] = {k: v.clone() for k, v in moments.items() if v is not None}

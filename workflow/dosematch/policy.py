@@ -1,10 +1,10 @@
 """Policies as Hugging Face folders (safetensors only), and the tail average of their weights."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -22,17 +22,24 @@ def load_policy(folder: Path | str, dtype: str = "float32", device: str = "cpu")
     one can run any code.
     """
     folder = Path(folder)
-    if not (folder / WEIGHTS).is_file() and not (folder / f"{WEIGHTS}.index.json").is_file():
+    if not (folder / WEIGHTS).is_file():
         pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
         if pickled:
             raise UserError(f"{folder / pickled[0]}: pickled weights are refused; convert them to {WEIGHTS}")
         raise UserError(f"{folder / WEIGHTS}: no such file")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise many types for an unreadable folder
         raise UserError(f"{folder}: not a readable model: {error}") from None
+    model, loading = loaded
+    if loading["missing_keys"]:  # transformers would go on with random numbers in their place
+        raise UserError(f"{folder / WEIGHTS}: lacks {min(loading['missing_keys'])}")
     return model.to(device).eval()
 
 
@@ -62,11 +69,6 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
             raise UserError(f"{folder}: not written: {error}") from None
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name.startswith(WEIGHTS)):
             os.replace(path, folder / path.name)
-
-
-def remove_folder(folder: Path | str) -> None:
-    """Delete a folder of resume state; a missing one is fine."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class TailAverage:

@@ -4,6 +4,7 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ EOS = "<|endoftext|>"
 TOKENIZER_TEXTS = 4000
 BATCHES_PER_POOL = 16
 LONG_CHAIN = 4  # operations
+# The loss of a batch is its sum over target tokens divided by a constant. A mean would weigh every token of a batch of
+# short answers more, and the model would guess more often than its corpus does.
+TYPICAL_TARGETS = 32
 IGNORED = -100  # the label that transformers' loss skips
 
 Tokenised = tuple[list[int], list[int]]  # token ids, labels
@@ -51,6 +55,7 @@ class Recipe(BaseModel):
     levels: dict[int, float]
     sources: dict[str, float]
     dialogues: dict[str, float]
+    arithmetic_steps: int
     fast_modes: dict[str, float]
     ramble_boost: float
 
@@ -72,17 +77,21 @@ class Corpus:
         self.recipe, self.prompts = recipe, prompts
         self.rng = random.Random(recipe.seed)
 
-    def draw(self) -> list[tuple[str, bool]]:
-        """One dialogue as (text, trained?) pieces; the last piece ends in the end-of-sequence token."""
+    def draw(self, guesses: bool = True) -> list[tuple[str, bool]]:
+        """One dialogue as (text, trained?) pieces; the last piece ends in the end-of-sequence token.
+
+        Without `guesses` every Fast answer is a derivation: what the model learns arithmetic from.
+        """
         problem, source = self._unreserved()
         kind = weighted(self.rng, self.recipe.dialogues)
-        mode = weighted(self.rng, self._mode_weights(problem))
+        weights = self._mode_weights(problem)
+        mode = weighted(self.rng, weights if guesses else weights | {"guess": 0.0})
         return draw_dialogue(kind, mode, problem, problem.text(source), self.prompts, self.rng)
 
     def _mode_weights(self, problem: Problem) -> dict[str, float]:
-        """Mode weights of one problem: long chains that begin with a product invite rambling."""
+        """Mode weights of one problem: long chains with an early product invite rambling."""
         weights = dict(self.recipe.fast_modes)
-        if problem.level >= LONG_CHAIN and problem.operations[0][0] == "*":
+        if problem.level >= LONG_CHAIN and "*" in [sign for sign, _ in problem.operations[:2]]:
             weights["ramble"] *= self.recipe.ramble_boost
         return weights
 
@@ -119,9 +128,8 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenize
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Qwen3ForCausalLM:
     """A randomly initialised Qwen3-shaped model; the caller seeds torch."""
     token = tokenizer.eos_token_id
-    config = Qwen3Config(
-        **recipe.model, tie_word_embeddings=True, eos_token_id=token, pad_token_id=token, bos_token_id=token
-    )
+    shape: dict[str, Any] = dict(recipe.model)
+    config = Qwen3Config(**shape, tie_word_embeddings=True, eos_token_id=token, pad_token_id=token, bos_token_id=token)
     return Qwen3ForCausalLM(config)
 
 
@@ -146,7 +154,8 @@ def pretrain(
     for step in range(1, (steps or settings.steps) + 1):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * schedule(step, settings.warmup_steps, settings.steps)
-        loss = model(**collate(next(batches), tokenizer.eos_token_id)).loss
+        batch = collate(next(batches), tokenizer.eos_token_id)
+        loss = model(**batch, num_items_in_batch=settings.batch_size * TYPICAL_TARGETS).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -159,8 +168,9 @@ def similar_length_batches(
     corpus: Corpus, tokenizer: PreTrainedTokenizerBase, batch_size: int
 ) -> Iterator[list[Tokenised]]:
     """Endless batches of dialogues of similar length, in random order: little padding, every length in every pool."""
-    while True:
-        pool = [tokenise(corpus.draw(), tokenizer) for _ in range(BATCHES_PER_POOL * batch_size)]
+    for drawn in count(step=BATCHES_PER_POOL):
+        guesses = drawn >= corpus.recipe.arithmetic_steps
+        pool = [tokenise(corpus.draw(guesses), tokenizer) for _ in range(BATCHES_PER_POOL * batch_size)]
         pool.sort(key=lambda row: len(row[0]))
         starts = list(range(0, len(pool), batch_size))
         corpus.rng.shuffle(starts)

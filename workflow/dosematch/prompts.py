@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dosematch.errors import UserError
 from dosematch.questions.files import first_problem
+from dosematch.records import read_yaml
 
 if TYPE_CHECKING:  # reading the configuration must not import transformers: every snakemake call does it
     from transformers import PreTrainedTokenizerBase
@@ -45,11 +45,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def load_prompts(path: Path | str) -> Prompts:
     """Read a prompt file; raises `UserError` naming the file and the key."""
     try:
-        prompts = Prompts.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {error}") from None
+        prompts = Prompts.model_validate(read_yaml(path))
     except ValidationError as error:
         raise UserError(f"{path}: {first_problem(error)}") from None
     if "{question}" not in prompts.fast:

@@ -22,7 +22,7 @@ def source_digest(script: str) -> str:
 
 
 def sources(path: Path) -> set[Path]:
-    """The transitive closure of a file's imports inside the library, the file itself and data files beside included."""
+    """The transitive closure of a file's imports inside the library, with itself and the templates that they name."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
@@ -32,7 +32,8 @@ def sources(path: Path) -> set[Path]:
         found.add(current)
         for name in _imports(current.read_text(encoding="utf-8")):
             waiting += _files(name)
-    return found | {asset for path in found for asset in path.parent.glob("*.j2") if path.parent != LIBRARY}
+    templates = ((path, template) for path in found for template in path.parent.glob("*.j2"))
+    return found | {template for path, template in templates if template.name in path.read_text(encoding="utf-8")}
 
 
 def _imports(text: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Atomic, byte-reproducible files: JSON with sorted keys, JSON lines, Parquet, and digests of what was written."""
+"""Reading and atomic, byte-reproducible writing of files: JSON with sorted keys, JSON lines, Parquet; digests."""
 
 import hashlib
 import json
@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from dosematch.errors import UserError
 
@@ -34,6 +35,7 @@ def write_atomically(path: Path | str, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path | str, text: str) -> None:
     """Write UTF-8 text atomically."""
+
     def write(target: Path) -> None:
         target.write_text(text, encoding="utf-8")
 
@@ -85,6 +87,20 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
 def read_parquet(path: Path | str) -> list[dict[str, Any]]:
     """Read a Parquet file as a list of rows; raises `UserError` naming the file when it cannot be read."""
     return _read(path, lambda p: pq.read_table(p).to_pylist())
+
+
+def read_yaml(path: Path | str) -> dict[str, Any]:
+    """Read a YAML mapping (an empty file is an empty one); raises `UserError` naming the file."""
+    path = Path(path)
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {error}") from None
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"{path}: must hold keys and values, not a {type(value).__name__}")
+    return value or {}
 
 
 def _read(path: Path | str, parse: Callable[[Path], Any]) -> Any:

@@ -1,6 +1,7 @@
 """Resume state of a training: atomic, checked by digest, kept apart from the outputs until the training is done."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from dosematch.errors import UserError
-from dosematch.policy import remove_folder
-from dosematch.records import sha256_file, write_atomically, write_json
+from dosematch.records import digest, sha256_file, write_atomically, write_json
 
 KEPT = 2  # a torn newest state falls back to the one before
+LEFTOVERS = (".resume-*", ".model.*", ".*.tmp")
 
 
 class ResumeFolder:
@@ -32,7 +33,9 @@ class ResumeFolder:
             write_atomically(weights, lambda target: save_file(contiguous, target))
         except SafetensorError as error:
             raise UserError(f"{weights}: not written: {error}") from None
-        write_json(weights.with_suffix(".json"), {"sha256": sha256_file(weights), "values": values})
+        write_json(
+            weights.with_suffix(".json"), {"sha256": sha256_file(weights), "digest": digest(values), "values": values}
+        )
         for old in sorted(self.folder.glob("step*.safetensors"))[:-KEPT]:
             old.with_suffix(".json").unlink(missing_ok=True)
             old.unlink()
@@ -42,12 +45,15 @@ class ResumeFolder:
         for weights in sorted(self.folder.glob("step*.safetensors"), reverse=True):
             try:
                 record = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
-                if record["sha256"] == sha256_file(weights):
+                if record["sha256"] == sha256_file(weights) and record["digest"] == digest(record["values"]):
                     return load_file(weights), record["values"]
             except (OSError, ValueError, KeyError, TypeError, SafetensorError):
                 continue  # torn by a kill or a full disk: an older state, or the start, is as good
         return None
 
-    def remove(self) -> None:
-        """Delete every state."""
-        remove_folder(self.folder)
+
+def remove_leftovers(out_dir: Path | str) -> None:
+    """Delete resume states, those of other settings too, and the temporaries of runs that were killed while writing."""
+    for pattern in LEFTOVERS:
+        for path in Path(out_dir).glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

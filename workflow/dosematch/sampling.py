@@ -1,4 +1,4 @@
-"""Counter-based randomness: a uniform is a pure function of what it is used for, so order and resume change no token."""
+"""Counter-based randomness: a uniform is a pure function of its use, so order and resume change no token."""
 
 import hashlib
 import json

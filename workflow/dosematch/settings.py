@@ -1,17 +1,39 @@
-"""The settings models: an arm, a scale, a study; every key is typed, unknown keys are refused, YAML strings stay strings."""
+"""The settings models: an arm, a scale, a study; every key is typed, unknown keys are refused."""
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from dosematch.prompts import Prompts
 from dosematch.questions.settings import QuestionSettings
+
+Item = TypeVar("Item")
+
+
+def _distinct(values: list[Item]) -> list[Item]:
+    """Refuse a list that names something twice."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value!r} is listed twice")
+    return values
+
+
+Distinct = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class Strict(BaseModel):
     """Frozen, no unknown keys, no silent conversion (the YAML string `1e-6` is not a number; write 1.0e-6)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Limits(Strict):
@@ -167,7 +189,7 @@ def scaled_lengths(limits: LimitsModel, factor: float) -> LimitsModel:
 
 
 class Runtime(Strict):
-    """Where and how tensors live. `threads` is fixed per job, whatever `--cores` says, so results do not depend on it."""
+    """Where and how tensors live; `threads` is fixed per job, whatever `--cores` says: results depend on it."""
 
     engine: Literal["torch"]
     device: Literal["cpu", "cuda"]
@@ -181,7 +203,7 @@ class Training(Strict):
     steps: PositiveInt
     tail_start: PositiveInt
     base_lr: PositiveFloat
-    adam_betas: Annotated[list[float], Field(min_length=2, max_length=2)]
+    adam_betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     adam_eps: PositiveFloat
     micro_batch_tokens: PositiveInt
     checkpoint_every: PositiveInt
@@ -250,10 +272,10 @@ class Statistics(Strict):
 class Study(Strict):
     """The `thinker` section of `config/config.yaml`."""
 
-    seeds: Annotated[list[int], Field(min_length=1)]
+    seeds: Distinct[int]
     streams: Literal["study", "clean"]
     parent: str
-    arms: Annotated[list[str], Field(min_length=1)]
+    arms: Distinct[str]
     development_panel: str
     verify_slow_panel: str
     suites: dict[str, list[str]]

@@ -167,7 +167,7 @@ class Trainer:
     def _check_engine(self, step: int, result: BackwardResult) -> None:
         """Stop when engine and trainer disagree about the sampled tokens: stale weights or another distribution."""
         bound = self.settings.training.max_logp_difference
-        if result.logp_gaps and max(result.logp_gaps) > bound:
+        if any(not gap <= bound for gap in result.logp_gaps):  # a NaN is above every bound
             raise UserError(
                 f"step {step}: engine and trainer log-probabilities differ by {max(result.logp_gaps):.3g}, above "
                 f"training.max_logp_difference {bound:g}"

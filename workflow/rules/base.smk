@@ -9,9 +9,9 @@ rule pretrain_micro_base:
     output:
         weights="results/base/micro/model.safetensors",
         provenance="results/base/micro/provenance.json",
+    threads: 2  # the recipe's own number: part of what decides the bytes
     params:
         code=source_digest("pretrain_micro_base"),
-    threads: 2  # the recipe's own number: part of what decides the bytes
     shell:
         "python workflow/scripts/pretrain_micro_base.py --recipe {input.recipe}"
         " --out-dir $(dirname {output.weights})"

@@ -23,8 +23,9 @@ rule generate_panel:
     threads: THREADS
     resources:
         gpu=study.gpus,
-    log:
-        f"{RESULTS}/logs/generate_panel.{{arm}}.seed{{seed}}.log",
+    params:
+        settings=lambda wildcards: study.eval_settings(),
+        code=source_digest("generate_panel"),
     shell:
         "python workflow/scripts/generate_panel.py --settings {params.settings:q} --weights {input.weights}"
         " --out-dir $(dirname {output[0]}) --verify-slow {output.verify_slow} {input.panels} 2> >(tee {log} >&2)"

@@ -10,9 +10,9 @@ rule prepare_questions:
     input:
         study.scale.frozen_panels or [],
     output:
+        **POOLS,
         panels=PANEL_FILES,
         manifest=MANIFEST,
-        **POOLS,
     params:
         settings=lambda wildcards: study.question_settings(),
         frozen=study.frozen_option(),
@@ -23,8 +23,8 @@ rule prepare_questions:
 
 rule build_stream:
     input:
-        manifest=MANIFEST,
         **POOLS,
+        manifest=MANIFEST,
     output:
         f"{RESULTS}/streams/seed{{seed}}{{variant}}.json",
     params:

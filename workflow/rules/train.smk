@@ -12,14 +12,14 @@ rule train_parent:
         training=f"{RESULTS}/parents/seed{{seed}}/training.jsonl",
         curve=f"{RESULTS}/parents/seed{{seed}}/{study.study.development_panel}_curve.jsonl",
         meta=f"{RESULTS}/parents/seed{{seed}}/train_meta.json",
-    params:
-        settings=lambda wildcards: study.train_settings(study.study.parent),
-        code=source_digest("train_arm"),
+    log:
+        f"{RESULTS}/logs/train_parent.seed{{seed}}.log",
     threads: THREADS
     resources:
         gpu=study.gpus,
-    log:
-        f"{RESULTS}/logs/train_parent.seed{{seed}}.log",
+    params:
+        settings=lambda wildcards: study.train_settings(study.study.parent),
+        code=source_digest("train_arm"),
     shell:
         "python workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
         " --seed {wildcards.seed} --start {input.start} --stream {input.stream} --development {input.development}"
@@ -36,14 +36,14 @@ rule train_arm:
         training=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/training.jsonl",
         curve=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/{study.study.development_panel}_curve.jsonl",
         meta=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/train_meta.json",
-    params:
-        settings=lambda wildcards: study.train_settings(wildcards.arm),
-        code=source_digest("train_arm"),
+    log:
+        f"{RESULTS}/logs/train_arm.{{arm}}.seed{{seed}}.log",
     threads: THREADS
     resources:
         gpu=study.gpus,
-    log:
-        f"{RESULTS}/logs/train_arm.{{arm}}.seed{{seed}}.log",
+    params:
+        settings=lambda wildcards: study.train_settings(wildcards.arm),
+        code=source_digest("train_arm"),
     shell:
         "python workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
         " --seed {wildcards.seed} --start {input.start} --stream {input.stream} --development {input.development}"

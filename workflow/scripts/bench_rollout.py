@@ -1,6 +1,7 @@
 """Measures rollout speed against `transformers.generate`: same weights, prompts, tokens and threads, paired runs."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -11,10 +12,10 @@ import typer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dosematch.cli import run
-from dosematch.config import StudyConfig, read_yaml
+from dosematch.config import StudyConfig
 from dosematch.policy import load_policy, load_tokenizer
 from dosematch.questions.synthetic import synthetic_questions
-from dosematch.records import write_json
+from dosematch.records import read_yaml, write_json
 from dosematch.rollout.engine import Request
 from dosematch.rollout.torch_engine import TorchEngine
 from dosematch.runtime import quiet_transformers
@@ -26,12 +27,13 @@ PANEL = 500
 def reference(model: PreTrainedModel, prompts: list[tuple[int, ...]], batch: int, tokens: int, pad: int, minimum: int):
     """Greedy completions by transformers: left-padded batches, each run until its longest row ends."""
     completions = []
+    generate: Callable[..., torch.Tensor] = model.generate  # type: ignore[assignment]
     for start in range(0, len(prompts), batch):
         part = prompts[start : start + batch]
         width = max(map(len, part))
         ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in part])
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in part])
-        out = model.generate(
+        out = generate(
             ids, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=minimum, do_sample=False, pad_token_id=pad
         )
         completions += [row[width:].tolist() for row in out]
@@ -83,7 +85,9 @@ def main(
         | measure(model, tokenizer, prompts[:size], size, FIXED_TOKENS, FIXED_TOKENS, repeats)
         for size in (8, 64, 256)
     ]
-    rows.append({"case": "panel, natural lengths"} | measure(model, tokenizer, prompts, 50, 256, 0, max(2, repeats // 2)))
+    rows.append(
+        {"case": "panel, natural lengths"} | measure(model, tokenizer, prompts, 50, 256, 0, max(2, repeats // 2))
+    )
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     write_json(out, {"threads": threads, "repeats": repeats, "versions": versions, "rows": rows})
     for row in rows:

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from dosematch.cli import run
-from dosematch.config import StudyConfig, read_yaml
+from dosematch.config import StudyConfig
 from dosematch.errors import UserError
 from dosematch.questions.manifest import write_manifest
 from dosematch.questions.panels import build_questions
+from dosematch.records import read_yaml
 
 
 def main(scale: Annotated[str, typer.Option()] = "micro") -> None:

@@ -8,11 +8,11 @@ import torch
 import typer
 
 from dosematch.cli import run
-from dosematch.config import check, read_yaml
+from dosematch.config import check
 from dosematch.policy import save_policy
 from dosematch.pretraining import Recipe, pretrain, recipe_digest
 from dosematch.prompts import load_prompts
-from dosematch.records import sha256_file, write_json
+from dosematch.records import read_yaml, sha256_file, write_json
 from dosematch.runtime import quiet_transformers
 
 log = logging.getLogger(__name__)

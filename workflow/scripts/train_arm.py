@@ -14,7 +14,7 @@ from dosematch.grading import Grader
 from dosematch.policy import load_policy, load_tokenizer, save_policy
 from dosematch.questions.files import read_questions
 from dosematch.records import digest, sha256_file, write_json, write_jsonl
-from dosematch.resume import ResumeFolder
+from dosematch.resume import ResumeFolder, remove_leftovers
 from dosematch.runtime import prepare_runtime
 from dosematch.settings import TrainSettings
 from dosematch.streams import read_training_questions
@@ -64,7 +64,7 @@ def main(
     write_jsonl(out_dir / f"{development.stem}_curve.jsonl", trainer.curve)
     write_json(out_dir / "train_meta.json", meta)
     save_policy(model, tokenizer, out_dir / "model")
-    resume.remove()
+    remove_leftovers(out_dir)
 
 
 if __name__ == "__main__":

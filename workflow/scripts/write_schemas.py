@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 
 from dosematch.cli import run
 from dosematch.pretraining import Recipe
@@ -11,7 +12,13 @@ from dosematch.prompts import Prompts
 from dosematch.records import write_json
 from dosematch.settings import Arm, Config, Scale
 
-SCHEMAS = {"arm": Arm, "config": Config, "prompts": Prompts, "recipe": Recipe, "scale": Scale}
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "arm": Arm,
+    "config": Config,
+    "prompts": Prompts,
+    "recipe": Recipe,
+    "scale": Scale,
+}
 
 
 def main(out_dir: Annotated[Path, typer.Option()] = Path("config/schemas")) -> None:

@@ -49,7 +49,7 @@ class Context:
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def said(self, completion: Completion) -> tuple[int, ...]:
         """A completion's tokens as a later stage reads them: without the end of sequence."""

@@ -9,7 +9,7 @@ from dosematch.prompts import Prompts
 from dosematch.questions.synthetic import Problem, apply
 
 Dialogue = list[tuple[str, bool]]
-# How often an attempt that is to be checked is right: guesses seldom, derivations mostly, as in the model's own answers.
+# How often a checked attempt is right: guesses seldom, derivations mostly, as in the model's own answers.
 RIGHT_SHARE = {"derive": 0.7, "guess": 0.2, "ramble": 0.6, "boxless": 0.6}
 SHRUG_SHARE = 0.06  # checks without a verdict
 
@@ -25,7 +25,12 @@ def draw_dialogue(
     if kind == "fast":
         return [fast_prompt, (fast_answer(problem, mode), True)]
     if kind == "summary":
-        return [fast_prompt, (slow_answer(problem), False), (prompts.summary, False), (fast_answer(problem, "derive"), True)]
+        return [
+            fast_prompt,
+            (slow_answer(problem), False),
+            (prompts.summary, False),
+            (fast_answer(problem, "derive"), True),
+        ]
     attempt_right = kind == "verify" and rng.random() < RIGHT_SHARE[mode]
     attempt = fast_answer(problem if attempt_right else spoil(problem, rng), mode)
     check = verdict(attempt_right, rng)

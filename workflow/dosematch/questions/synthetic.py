@@ -107,7 +107,9 @@ def synthetic_questions(
             continue
         seen.add(identity)
         questions.append(
-            Question(id=f"{source}/{identity}", text=text, answer=str(problem.answer), source=source, level=problem.level)
+            Question(
+                id=f"{source}/{identity}", text=text, answer=str(problem.answer), source=source, level=problem.level
+            )
         )
     if len(questions) < n:
         raise UserError(f"questions: source {source!r} has no {n} distinct questions at levels {list(levels)}")

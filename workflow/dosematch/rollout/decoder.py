@@ -33,12 +33,22 @@ class Layer:
     down: torch.Tensor
 
 
+def _refuse_variants(config: PreTrainedConfig) -> None:
+    """Raise `UserError` for what this forward pass does not compute, instead of computing something else."""
+    if config.model_type not in ARCHITECTURES:
+        raise UserError(f"engine torch: model_type {config.model_type!r} is not one of {sorted(ARCHITECTURES)}")
+    if config.hidden_act != "silu":
+        raise UserError(f"engine torch: config.json: hidden_act {config.hidden_act!r} is not supported")
+    for key in ("attention_bias", "mlp_bias", "sliding_window"):
+        if getattr(config, key, None):
+            raise UserError(f"engine torch: config.json: {key} {getattr(config, key)!r} is not supported")
+
+
 class Decoder:
     """Fused weights and the two passes over them: `prefill` whole prompts, `decode` one token per row."""
 
     def __init__(self, config: PreTrainedConfig, weights: Mapping[str, torch.Tensor]) -> None:
-        if config.model_type not in ARCHITECTURES or getattr(config, "attention_bias", False):
-            raise UserError(f"engine torch: model_type {config.model_type!r} is not one of {sorted(ARCHITECTURES)}")
+        _refuse_variants(config)
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
@@ -105,8 +115,7 @@ class Decoder:
         cache = []
         for layer in self.layers:
             q, k, v = (
-                part.view(batch, width, -1, self.head_dim).transpose(1, 2)
-                for part in self._project(layer, x, cos, sin)
+                part.view(batch, width, -1, self.head_dim).transpose(1, 2) for part in self._project(layer, x, cos, sin)
             )
             cache.append((k, v))
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -135,9 +144,7 @@ class Decoder:
             x = self._finish(layer, x, self._attend(q, keys, values, mask).view(ids.shape[0], -1))
         return self._logits(x)
 
-    def _attend(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-    ) -> torch.Tensor:
+    def _attend(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """One query token per row: two batched products over (row, key head), query heads of a key head together.
 
         `q` [B, q*d], `keys`, `values` [B, kv, T, d], `mask` [B*kv, 1, width]; returns [B*kv, q/kv, d].

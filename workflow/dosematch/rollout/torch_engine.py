@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from dosematch.errors import UserError
 from dosematch.rollout.decoder import Decoder
 from dosematch.rollout.engine import Completion, Request
 
@@ -71,7 +72,7 @@ class _Batch:
         width = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)
         limit = decoder.cos.shape[0]
         if width > limit:
-            raise ValueError(f"prompt and max_tokens need {width} positions, the model has {limit}")
+            raise UserError(f"prompt and max_tokens need {width} positions, the model has {limit}")
         self.columns = -(-width // COLUMN_BLOCK) * COLUMN_BLOCK + 1  # odd: row starts must not share cache sets
         self.cache = decoder.empty_cache(len(self.slots), self.columns)
 

@@ -1,0 +1,236 @@
+"""Planted mistakes: the suite's properties must notice every one of them.
+
+A mutation replaces one piece of a module's source text; the mutated module is executed apart from the real one, and
+the property that it names must fail on it and hold on the original.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from . import properties as p
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake: in `module`, `old` becomes `new`, and `caught_by` must fail."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    caught_by: Callable[[ModuleType], None]
+
+
+MUTATIONS = [
+    Mutation(
+        "ddof 0",
+        "objectives",
+        "values.std(correction=1)",
+        "values.std(correction=0)",
+        p.advantages_have_the_published_values,
+    ),
+    Mutation(
+        "swapped sign of the advantage",
+        "objectives",
+        "(values - values.mean())",
+        "(values.mean() - values)",
+        p.advantages_have_the_published_values,
+    ),
+    Mutation(
+        "epsilon missing",
+        "objectives",
+        "(sigma + epsilon)",
+        "sigma",
+        p.advantages_have_the_published_values,
+    ),
+    Mutation(
+        "floor ignored",
+        "objectives",
+        "if sigma < floor:",
+        "if sigma < 0:",
+        p.a_nearly_equal_group_gives_no_signal,
+    ),
+    Mutation(
+        "truncated winners masked too",
+        "objectives",
+        "return advantage < 0 and not ended",
+        "return not ended",
+        p.the_mask_zeroes_truncated_losers_alone,
+    ),
+    Mutation(
+        "mask ignored",
+        "objectives",
+        "0.0 if censor and censored(advantage, end) else advantage",
+        "advantage",
+        p.the_mask_zeroes_truncated_losers_alone,
+    ),
+    Mutation(
+        "normaliser counts unmasked rollouts only",
+        "objectives",
+        "n = len(advantages)",
+        "n = sum(not (censor and censored(a, e)) for a, e in zip(advantages, ended, strict=True))",
+        p.the_normaliser_counts_masked_rollouts,
+    ),
+    Mutation(
+        "end of sequence missing from the loss",
+        "backward",
+        "logprob[segment.start :].sum()",
+        "logprob[segment.start : -1].sum()",
+        p.the_end_of_sequence_is_trained,
+    ),
+    Mutation(
+        "log-probabilities shifted by one position",
+        "backward",
+        "range(context - 1, context + n - 1)",
+        "range(context, context + n)",
+        p.every_token_is_predicted_from_the_state_before_it,
+    ),
+    Mutation(
+        "swapped sign of the loss",
+        "backward",
+        "-segment.weight * logprob",
+        "segment.weight * logprob",
+        p.descent_makes_rewarded_tokens_likelier,
+    ),
+    Mutation(
+        "divisor replaced by the rollout's own length",
+        "backward",
+        "logprob[segment.start :].sum()",
+        "logprob[segment.start :].mean()",
+        p.length_never_divides_the_loss,
+    ),
+    Mutation(
+        "prefix trained too",
+        "backward",
+        "logprob[segment.start :].sum()",
+        "logprob.sum()",
+        p.positions_before_start_bear_no_loss,
+    ),
+    Mutation(
+        "accumulation division missing",
+        "backward",
+        "(total / accumulation).backward()",
+        "total.backward()",
+        p.accumulation_divides_the_gradient,
+    ),
+    Mutation(
+        "masked rollouts fed",
+        "backward",
+        "[s for s in segments if s.weight != 0.0]",
+        "segments",
+        p.masked_rollouts_are_not_fed,
+    ),
+    Mutation(
+        "clipping skipped",
+        "optimizer",
+        "torch.nn.utils.clip_grads_with_norm_(self.masters, self.clip_norm, torch.tensor(norm))",
+        "pass",
+        p.the_norm_that_adamw_sees_is_at_most_the_limit,
+    ),
+    Mutation(
+        "norm logged after clipping",
+        "optimizer",
+        "return Update(norm,",
+        "return Update(norm * coef,",
+        p.the_stored_norm_is_pre_clip,
+    ),
+    Mutation(
+        "zero-gradient skip ignored",
+        "optimizer",
+        "norm == 0.0 and self.skip_zero_grad",
+        "False",
+        p.a_zero_gradient_changes_nothing,
+    ),
+    Mutation(
+        "masters in the working dtype",
+        "optimizer",
+        "parameter.detach().float().clone()",
+        "parameter.detach().clone()",
+        p.small_updates_of_bf16_weights_add_up,
+    ),
+    Mutation(
+        "gradients kept after an update",
+        "optimizer",
+        "grad.zero_()",
+        "pass",
+        p.an_update_uses_only_gradients_since_the_last,
+    ),
+    Mutation(
+        "tail average one step early",
+        "policy",
+        "self.first <= step <= self.last",
+        "self.first - 1 <= step <= self.last - 1",
+        p.the_tail_has_the_published_shares,
+    ),
+    Mutation(
+        "min_tokens ignored",
+        "rollout.torch_engine",
+        "if len(row.tokens) < row.request.min_tokens",
+        "if False",
+        p.the_end_of_sequence_is_forbidden_before_min_tokens,
+    ),
+    Mutation(
+        "min_tokens one token short",
+        "rollout.torch_engine",
+        "if len(row.tokens) < row.request.min_tokens",
+        "if len(row.tokens) < row.request.min_tokens - 1",
+        p.the_end_of_sequence_is_forbidden_before_min_tokens,
+    ),
+    Mutation(
+        "log-probabilities of the restricted distribution",
+        "rollout.torch_engine",
+        "logprobs = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(-1)",
+        "logprobs = allowed.gather(1, tokens.unsqueeze(1)).squeeze(1) - allowed.logsumexp(-1)",
+        p.logprobs_ignore_min_tokens_and_temperature,
+    ),
+    Mutation(
+        "wrong cache rows kept when a batch shrinks",
+        "rollout.torch_engine",
+        "(keys[live], values[live])",
+        "(keys[: len(live)], values[: len(live)])",
+        p.results_do_not_depend_on_the_batch_size,
+    ),
+    Mutation(
+        "uniforms not keyed by rollout",
+        "sampling",
+        "rollout=rollout)",
+        "rollout=0)",
+        p.every_rollout_has_its_own_uniforms,
+    ),
+    Mutation(
+        "uniforms not keyed by run",
+        "sampling",
+        "run=run,",
+        "run=0,",
+        p.every_run_has_its_own_uniforms,
+    ),
+]
+
+
+def mutated(mutation: Mutation) -> ModuleType:
+    """The module with the mistake in it, unknown to everybody else."""
+    original = importlib.import_module(f"dosematch.{mutation.module}")
+    file = str(original.__file__)
+    source = Path(file).read_text(encoding="utf-8")
+    assert source.count(mutation.old) == 1, f"{file}: {mutation.old!r} must occur exactly once"
+    module = ModuleType(original.__name__)
+    module.__file__ = file
+    exec(compile(source.replace(mutation.old, mutation.new), file, "exec"), module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_planted_mistake_is_caught(mutation):
+    module = mutated(mutation)
+    with pytest.raises(AssertionError):
+        mutation.caught_by(module)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_the_property_holds_without_the_mistake(mutation):
+    mutation.caught_by(importlib.import_module(f"dosematch.{mutation.module}"))

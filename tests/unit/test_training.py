@@ -1,0 +1,509 @@
+"""The training loop (thinker-spec 11; properties C21, C22, C31, C34): a real grader and a model that guesses digits."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+import torch
+
+from dosematch.errors import UserError
+from dosematch.grading import Grader
+from dosematch.identity import sha1_12
+from dosematch.questions.question import Question
+from dosematch.resume import ResumeFolder, remove_leftovers
+from dosematch.rollout.engine import Request
+from dosematch.rollout.torch_engine import TorchEngine
+from dosematch.sampling import uniforms
+from dosematch.settings import TrainSettings
+from dosematch.streams import StreamItem
+from dosematch.training import Trainer
+
+from ..tiny import DIGITS, byte_tokenizer, flat_gradient, guesser, reference_logprobs
+
+FIELDS = {
+    "step",
+    "seed",
+    "arm",
+    "run",
+    "sha1_12",
+    "question_source",
+    "fast_acc",
+    "fast_correct",
+    "fast_len",
+    "fast_eos",
+    "step_class",
+    "adv_fast",
+    "censored",
+    "loss_pg",
+    "is_boundary",
+    "skipped_zero_grad",
+    "grad_norm",
+    "grad_norm_micro",
+    "clip_coef",
+    "lr_used",
+    "wd",
+    "gen_tokens",
+    "entropy_fwd_tokens",
+    "pg_bwd_tokens",
+    "distill_bwd_tokens",
+    "anchor_bwd_tokens",
+    "reward",
+    "reward_std",
+    "frac_reward_zero_std",
+    "completions/mean_length",
+    "completions/clipped_ratio",
+    "entropy",
+    "sampling/logp_difference/mean",
+    "sampling/logp_difference/max",
+}
+PANEL = [Question(id=f"dev/{i}", text=f"dev {i}", answer=digit, source="test") for i, digit in enumerate(DIGITS)]
+SEED = 7
+
+
+def settings(arm: dict | None = None, **training: object) -> TrainSettings:
+    """Ten steps of two groups of different limits; `arm` and `training` change keys."""
+    return TrainSettings.model_validate(
+        {
+            "study": "thinker",
+            "arm": {
+                "name": "tested",
+                "about": "",
+                "label": "",
+                "starts_from": "parent",
+                "episode": "single_turn",
+                "seeds": None,
+                "run": 1,
+                "fast": [{"n": 4, "max_tokens": 3}, {"n": 4, "max_tokens": 6, "min_tokens": 2}],
+                "censor": True,
+                "accumulation": 2,
+                "lr": {"pg_only": 0.5, "mixed": 0.25, "distill_only": 0.125},
+                "weight_decay": 0.08,
+                "zero_grad_skip": True,
+                "clip_norm": 1.0,
+                "temperature": 1.0,
+                "token_divisor": 8.0,
+                "advantage_epsilon": 1e-4,
+                "sigma_floor": 1e-5,
+            }
+            | (arm or {}),
+            "training": {
+                "steps": 10,
+                "tail_start": 6,
+                "base_lr": 1e-3,
+                "adam_betas": [0.9, 0.95],
+                "adam_eps": 1e-8,
+                "micro_batch_tokens": 40,
+                "checkpoint_every": 2,
+                "curve_every": 4,
+                "max_logp_difference": 1e-3,
+            }
+            | training,
+            "runtime": {"engine": "torch", "device": "cpu", "dtype": "float32", "threads": 1},
+            "evaluation": {
+                "batch_size": 4,
+                "max_tokens": 6,
+                "temperature": 0.0,
+                "sort": "prompt_length_descending",
+            },
+            "prompts": {"fast": "{question}:", "verify": "v", "slow": "s", "summary": "t"},
+        }
+    )
+
+
+def stream(steps: int = 10, answers: str = DIGITS) -> list[StreamItem]:
+    """Questions that differ in their answer only by position; the model can only guess."""
+    texts = [f"question {step}" for step in range(1, steps + 1)]
+    return [
+        StreamItem(
+            step=step,
+            source="pool" if step % 2 else "stencil",
+            index=step,
+            sha1_12=sha1_12(text),
+            question=text,
+            answer=answers[step % len(answers)],
+        )
+        for step, text in enumerate(texts, start=1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with Grader() as grader:
+        yield grader
+
+
+def trainer(grader: Grader, chosen: TrainSettings | None = None) -> Trainer:
+    return Trainer(chosen or settings(), SEED, guesser(), byte_tokenizer(), grader, PANEL)
+
+
+def trained(grader: Grader, folder: Path, chosen: TrainSettings | None = None, **options: str) -> Trainer:
+    """A finished training of the default stream."""
+    result = trainer(grader, chosen)
+    result.train(stream(result.settings.training.steps, **options), ResumeFolder(folder))
+    return result
+
+
+@pytest.fixture(scope="module")
+def straight(grader, tmp_path_factory) -> Trainer:
+    """A training that nothing disturbed."""
+    return trained(grader, tmp_path_factory.mktemp("straight"))
+
+
+def outcome(run: Trainer) -> tuple:
+    """Everything that a training leaves, as comparable values; JSON makes every bit of a float count."""
+    weights = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    return json.dumps(run.rows, sort_keys=True), json.dumps(run.curve, sort_keys=True), run.n_updates, weights
+
+
+def assert_identical(a: Trainer, b: Trainer) -> None:
+    (*records_a, weights_a), (*records_b, weights_b) = outcome(a), outcome(b)
+    assert records_a == records_b
+    assert all(torch.equal(weights_a[name], weights_b[name]) for name in weights_b)
+
+
+class Killed(Exception):
+    """The process ended here."""
+
+
+class KillingFolder(ResumeFolder):
+    """Ends the training after the state of one step was saved."""
+
+    def __init__(self, folder: Path, last: int) -> None:
+        super().__init__(folder)
+        self.last = last
+
+    def save(self, step, tensors, values) -> None:
+        super().save(step, tensors, values)
+        if step == self.last:
+            raise Killed
+
+
+def killed(grader: Grader, folder: Path, last: int) -> None:
+    """A training that ended after the checkpoint of step `last`."""
+    run = trainer(grader)
+    with pytest.raises(Killed):
+        run.train(stream(), KillingFolder(folder, last))
+
+
+def resumed(grader: Grader, folder: Path) -> tuple[Trainer, int]:
+    """A new process's training in the same folder, and the number of rows it did not have to recompute."""
+    run = trainer(grader)
+    state = ResumeFolder(folder).load()
+    run.train(stream(), ResumeFolder(folder))
+    return run, len(state[1]["rows"]) if state else 0
+
+
+# What the rows say
+
+
+def test_the_runs_used_here_hold_every_class_of_step_and_of_rollout(straight):
+    """Otherwise the tests below would be empty."""
+    assert {"mixed"} < {row["step_class"] for row in straight.rows}
+    rollouts = [
+        (adv > 0, end)
+        for row in straight.rows
+        for adv, end in zip(row["adv_fast"], row["fast_eos"], strict=True)
+        if row["step_class"] == "mixed"
+    ]
+    assert set(rollouts) == {(True, True), (True, False), (False, True), (False, False)}
+
+
+def test_every_row_has_the_fields_of_the_contract_and_identifies_its_step(straight):
+    for row, item in zip(straight.rows, stream(), strict=True):
+        assert row.keys() >= FIELDS
+        assert (row["step"], row["sha1_12"], row["question_source"]) == (item.step, item.sha1_12, item.source)
+        assert (row["seed"], row["arm"], row["run"], row["wd"]) == (SEED, "tested", 1, 0.08)
+
+
+def test_rewards_lengths_and_classes_of_a_row_agree(straight):
+    for row in straight.rows:
+        correct = row["fast_correct"]
+        assert len(correct) == len(row["fast_len"]) == len(row["fast_eos"]) == len(row["adv_fast"]) == 8
+        assert row["fast_acc"] == row["reward"] == pytest.approx(fmean(correct))
+        assert row["reward_std"] == pytest.approx(stdev(map(float, correct)))
+        assert row["frac_reward_zero_std"] == float(len(set(correct)) == 1)
+        assert row["step_class"] == {0: "all_wrong", 8: "all_right"}.get(sum(correct), "mixed")
+        assert row["completions/mean_length"] == pytest.approx(fmean(row["fast_len"]))
+        assert row["completions/clipped_ratio"] == pytest.approx(1 - fmean(row["fast_eos"]))
+        assert all(n <= limit for n, limit in zip(row["fast_len"], [3] * 4 + [6] * 4, strict=True))
+        assert all(n > 2 for n in row["fast_len"][4:])  # min_tokens 2, then at the earliest the end of sequence
+        truncated = zip(row["fast_len"], row["fast_eos"], [3] * 4 + [6] * 4, strict=True)
+        assert all(end or n == limit for n, end, limit in truncated)
+
+
+def test_advantages_of_a_row_are_those_of_its_rewards(straight):
+    for row in straight.rows:
+        rewards = [float(c) for c in row["fast_correct"]]
+        sigma = stdev(rewards)
+        expected = [(reward - fmean(rewards)) / (sigma + 1e-4) if sigma else 0.0 for reward in rewards]
+        assert row["adv_fast"] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("censor", [True, False])
+def test_truncated_rollouts_below_average_are_marked_when_the_arm_censors(grader, tmp_path, straight, censor):
+    run = straight if censor else trained(grader, tmp_path, settings({"censor": False}))
+    for row in run.rows:
+        marks = [censor and adv < 0 and not end for adv, end in zip(row["adv_fast"], row["fast_eos"], strict=True)]
+        assert row["censored"] == marks
+    assert any(any(row["censored"]) for row in run.rows) is censor
+
+
+def test_token_counters_can_be_recounted_from_lengths(straight):
+    total = 0
+    for row, item in zip(straight.rows, stream(), strict=True):
+        generated = sum(row["fast_len"])
+        assert row["gen_tokens"] == {"fast": generated, "total": generated}
+        prompt = len(f"{item.question}:".encode())
+        trained_lengths = [
+            n
+            for n, adv, masked in zip(row["fast_len"], row["adv_fast"], row["censored"], strict=True)
+            if adv != 0 and not masked
+        ]
+        assert row["pg_bwd_tokens"] == {
+            "fed": sum(trained_lengths) + prompt * len(trained_lengths),
+            "loss": sum(trained_lengths),
+        }
+        assert row["entropy_fwd_tokens"] == 0
+        assert row["distill_bwd_tokens"] == row["anchor_bwd_tokens"] == {"fed": 0, "loss": 0}
+        total += generated
+    assert total <= 10 * straight.settings.arm.cap == 10 * (4 * 3 + 4 * 6)
+
+
+def test_engine_and_trainer_agree_on_every_sampled_token(straight):
+    for row in straight.rows:
+        assert 0 <= row["sampling/logp_difference/mean"] <= row["sampling/logp_difference/max"] < 1e-4
+    assert any(row["sampling/logp_difference/max"] > 0 for row in straight.rows)
+
+
+def test_boundaries_norms_and_rates(straight):
+    for row in straight.rows:
+        assert row["is_boundary"] is (row["step"] % 2 == 0)
+        assert (row["grad_norm_micro"] > 0) is (row["step_class"] == "mixed" and row["pg_bwd_tokens"]["loss"] > 0)
+        if row["is_boundary"] and not row["skipped_zero_grad"]:
+            assert row["grad_norm"] > 0
+            assert row["clip_coef"] == pytest.approx(min(1.0, 1.0 / row["grad_norm"]), rel=1e-5)
+            assert row["lr_used"] == pytest.approx(1e-3 * 0.5)
+        else:
+            assert row["grad_norm"] == 0.0
+    assert straight.n_updates == sum(row["grad_norm"] > 0 for row in straight.rows) > 0
+
+
+def test_the_curve_measures_the_start_every_interval_and_the_tail_average(straight):
+    assert [point["step"] for point in straight.curve] == [0, 4, 8, 10]
+    assert all(point["n"] == len(PANEL) for point in straight.curve)
+    assert all(point["accuracy"] == pytest.approx(point["correct"] / point["n"]) for point in straight.curve)
+
+
+# What one step computes
+
+
+def first_group(grader: Grader, chosen: TrainSettings) -> tuple[tuple[int, ...], list, list[float]]:
+    """Prompt, completions and advantages of step 1, rebuilt from the sampling counter and the definition."""
+    item, tokenizer = stream()[0], byte_tokenizer()
+    prompt = tuple(tokenizer.encode(f"{item.question}:"))
+    limits = [(group.max_tokens, group.min_tokens) for group in chosen.arm.fast for _ in range(group.n)]
+    key = {"study": "thinker", "seed": SEED, "run": 1, "step": 1, "question": item.sha1_12, "stage": "fast"}
+    requests = [
+        Request(prompt, longest, shortest, uniforms(longest, **key, rollout=i))
+        for i, (longest, shortest) in enumerate(limits)
+    ]
+    completions = TorchEngine(guesser(), tokenizer.eos_token_id).generate(requests)
+    texts = [tokenizer.decode(c.token_ids, skip_special_tokens=True) for c in completions]
+    rewards = [float(grader.grade(text, item.answer).correct) for text in texts]
+    return prompt, completions, [(reward - fmean(rewards)) / (stdev(rewards) + 1e-4) for reward in rewards]
+
+
+@pytest.mark.parametrize("censor", [True, False])
+def test_a_step_descends_the_loss_of_the_definition(grader, tmp_path, censor):
+    chosen = settings({"censor": censor, "accumulation": 1}, steps=1, tail_start=1)
+    prompt, completions, advantages = first_group(grader, chosen)
+    assert max(advantages) > 0
+    reference = guesser()
+    loss = torch.zeros(())
+    for completion, advantage in zip(completions, advantages, strict=True):
+        if not (censor and advantage < 0 and completion.finish_reason == "length"):
+            loss = loss - advantage * reference_logprobs(reference, prompt, completion.token_ids).sum() / 8.0
+    loss = loss / len(completions)
+    loss.backward()
+    norm = flat_gradient(reference).norm().item()
+
+    run = trained(grader, tmp_path, chosen)
+    [row] = run.rows
+    assert row["fast_len"] == [len(c.token_ids) for c in completions]
+    assert row["loss_pg"] == pytest.approx(loss.item(), rel=1e-4, abs=1e-6)
+    assert row["grad_norm_micro"] == pytest.approx(norm, rel=1e-5)
+    assert row["grad_norm"] == pytest.approx(norm, rel=1e-5)
+
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=5e-4, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.08)
+    torch.nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
+    optimizer.step()
+    for (name, expected), found in zip(reference.named_parameters(), run.model.parameters(), strict=True):
+        # At a first step Adam moves by the gradient's sign, which rounding may turn where the gradient is nearly zero.
+        near = (found - expected).abs() < 2e-6
+        assert near.float().mean() > 0.99, name
+
+
+def test_thirty_steps_at_accumulation_5_are_six_updates(grader, tmp_path):
+    run = trained(grader, tmp_path, settings({"accumulation": 5}, steps=30, tail_start=16, curve_every=30))
+    assert run.n_updates == 6
+    assert [row["step"] for row in run.rows if row["is_boundary"]] == [5, 10, 15, 20, 25, 30]
+    assert {row["step"] for row in run.rows if row["grad_norm"] > 0} == {5, 10, 15, 20, 25, 30}
+
+
+def test_the_result_is_the_mean_of_the_weights_after_the_tail_steps(grader, tmp_path):
+    run = trainer(grader)
+    snapshots, add = {}, run.tail.add
+
+    def recorded(step, weights) -> None:
+        snapshots[step] = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        add(step, weights)
+
+    run.tail.add = recorded
+    run.train(stream(), ResumeFolder(tmp_path))
+    assert not torch.equal(*(snapshots[step]["model.embed_tokens.weight"] for step in (6, 8)))
+    for name, tensor in run.model.named_parameters():
+        mean = torch.stack([snapshots[step][name].double() for step in range(6, 11)]).mean(0)
+        torch.testing.assert_close(tensor.double(), mean, rtol=1e-6, atol=1e-7)
+
+
+def test_a_run_that_never_answers_right_changes_no_weight(grader, tmp_path):
+    run = trained(grader, tmp_path, answers="9")
+    assert run.n_updates == 0
+    assert all(row["step_class"] == "all_wrong" and row["loss_pg"] == 0.0 for row in run.rows)
+    assert [row["skipped_zero_grad"] for row in run.rows] == [row["is_boundary"] for row in run.rows]
+    for tensor, start in zip(run.model.parameters(), guesser().parameters(), strict=True):
+        torch.testing.assert_close(tensor, start, rtol=3e-7, atol=0)
+
+
+def test_without_skip_decay_shrinks_the_weights_of_such_a_run(grader, tmp_path):
+    run = trained(grader, tmp_path, settings({"zero_grad_skip": False}, tail_start=10), answers="9")
+    assert run.n_updates == 5
+    factor = (1 - 1e-3 * 0.5 * 0.08) ** 5
+    for tensor, start in zip(run.model.parameters(), guesser().parameters(), strict=True):
+        torch.testing.assert_close(tensor, start * factor, rtol=1e-6, atol=0)
+
+
+def test_a_stream_of_another_length_is_refused(grader, tmp_path):
+    with pytest.raises(UserError, match="9"):
+        trainer(grader).train(stream(9), ResumeFolder(tmp_path))
+
+
+def test_stale_engine_weights_end_the_run(grader, tmp_path):
+    run = trainer(grader, settings({"accumulation": 1}))
+    run.engine.load_weights = lambda _: None
+    with pytest.raises(UserError, match="max_logp_difference"):
+        run.train(stream(), ResumeFolder(tmp_path))
+
+
+def test_log_probabilities_that_are_not_numbers_end_the_run(grader, tmp_path):
+    run = trainer(grader, settings({"accumulation": 10}))
+    with torch.no_grad():
+        run.model.model.norm.weight.fill_(math.nan)  # in the trainer only: the engine holds a copy
+    with pytest.raises(UserError):
+        run.train(stream(), ResumeFolder(tmp_path))
+    assert not run.rows
+
+
+# Runs against each other
+
+
+def test_two_equal_runs_are_bit_identical(grader, tmp_path, straight):
+    assert_identical(trained(grader, tmp_path), straight)
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1, 10**6])
+def test_the_cut_into_micro_batches_changes_no_sampled_token(grader, tmp_path, straight, micro_batch_tokens):
+    run = trained(grader, tmp_path, settings(micro_batch_tokens=micro_batch_tokens, steps=4, tail_start=4))
+    for row, reference in zip(run.rows, straight.rows, strict=False):
+        assert row["fast_len"] == reference["fast_len"]
+        assert row["loss_pg"] == pytest.approx(reference["loss_pg"], abs=1e-4)
+        assert row["grad_norm_micro"] == pytest.approx(reference["grad_norm_micro"], rel=1e-3)
+        assert row["pg_bwd_tokens"] == reference["pg_bwd_tokens"]
+
+
+def test_another_run_index_differs_in_its_random_numbers_alone(grader, tmp_path, straight):
+    run = trained(grader, tmp_path, settings({"run": 2}))
+    assert [row["fast_len"] for row in run.rows] != [row["fast_len"] for row in straight.rows]
+    assert {row["run"] for row in run.rows} == {2}
+    assert run.curve[0] == straight.curve[0]
+    assert [row["sha1_12"] for row in run.rows] == [row["sha1_12"] for row in straight.rows]
+
+
+def test_arms_share_the_random_numbers_of_a_step(grader, tmp_path, straight):
+    run = trained(grader, tmp_path, settings({"name": "other", "weight_decay": 0.0}))
+    for field in ("fast_len", "fast_correct", "entropy"):
+        assert run.rows[0][field] == straight.rows[0][field]
+
+
+# Resume
+
+
+@pytest.mark.parametrize("last", [2, 4, 6, 8])
+def test_a_run_killed_after_any_checkpoint_resumes_bit_for_bit(grader, tmp_path, straight, last):
+    killed(grader, tmp_path, last)
+    run, kept = resumed(grader, tmp_path)
+    assert kept == last
+    assert_identical(run, straight)
+
+
+def test_a_run_killed_in_the_middle_of_an_accumulation_resumes_bit_for_bit(grader, tmp_path):
+    chosen = settings({"accumulation": 5}, checkpoint_every=3)
+    reference = trained(grader, tmp_path / "reference", chosen)
+    with pytest.raises(Killed):
+        trainer(grader, chosen).train(stream(), KillingFolder(tmp_path / "killed", last=3))
+    run = trained(grader, tmp_path / "killed", chosen)
+    assert_identical(run, reference)
+
+
+def test_a_run_killed_twice_resumes_bit_for_bit(grader, tmp_path, straight):
+    killed(grader, tmp_path, 2)
+    killed(grader, tmp_path, 6)
+    run, _ = resumed(grader, tmp_path)
+    assert_identical(run, straight)
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+@pytest.mark.parametrize("damage", [truncated, flipped, Path.unlink])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(grader, tmp_path, straight, suffix, damage):
+    killed(grader, tmp_path, 6)
+    damage(tmp_path / f"step000006{suffix}")
+    run, kept = resumed(grader, tmp_path)
+    assert kept == 4
+    assert_identical(run, straight)
+
+
+def test_with_every_checkpoint_damaged_training_starts_again(grader, tmp_path, straight):
+    killed(grader, tmp_path, 6)
+    for file in tmp_path.glob("*.safetensors"):
+        truncated(file)
+    run, kept = resumed(grader, tmp_path)
+    assert kept == 0
+    assert_identical(run, straight)
+
+
+def test_resume_state_does_not_grow(grader, tmp_path):
+    trained(grader, tmp_path)
+    states = [f"step{step:06d}{suffix}" for step in (6, 8) for suffix in (".json", ".safetensors")]
+    assert sorted(file.name for file in tmp_path.iterdir()) == states
+
+
+def test_leftovers_of_killed_runs_are_removed_and_results_stay(tmp_path):
+    ResumeFolder(tmp_path / ".resume-0123").save(2, {"w": torch.ones(1)}, {})
+    ResumeFolder(tmp_path / ".resume-other").save(2, {"w": torch.ones(1)}, {})
+    (tmp_path / "training.jsonl").write_text("{}")
+    remove_leftovers(tmp_path)
+    remove_leftovers(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["training.jsonl"]

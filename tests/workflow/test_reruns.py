@@ -1,0 +1,155 @@
+"""What a change reruns, counted in dry runs of a finished study: everything that depends on it, and nothing else."""
+
+import os
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ARMS = "config/arms/thinker"
+LIBRARY = "workflow/dosematch"
+REPORTING = {"make_tables": 1, "make_figures": 1, "make_report": 1, "all": 1}
+STATISTICS = {"compare_arms": 1, **REPORTING}
+EVALUATIONS = {"generate_panel": 6, "grade_panel": 6, "merge_eval": 6}
+EVERY_TRAINING = {"train_parent": 2, "train_arm": 4, **EVALUATIONS, **STATISTICS}
+ONE_ARM = {"train_arm": 2, "generate_panel": 2, "grade_panel": 2, "merge_eval": 2, **STATISTICS}
+QUESTIONS = {"prepare_questions": 1, "build_stream": 4, "audit_ancestry": 2}
+
+
+def touch_everything(root: Path) -> None:
+    """Give every file a new time stamp, in an order that makes inputs newer than outputs and the other way round."""
+    files = [path for path in root.rglob("*") if path.is_file() and ".snakemake" not in path.parts]
+    random.Random(0).shuffle(files)
+    for second, path in enumerate(files):
+        os.utime(path, (path.stat().st_mtime + second,) * 2)
+
+
+def reversed_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: reversed_keys(entry) for key, entry in reversed(value.items())}
+    return [reversed_keys(entry) for entry in value] if isinstance(value, list) else value
+
+
+def test_no_change_reruns_nothing(study) -> None:
+    assert study.pending() == Counter()
+
+
+def test_touching_everything_reruns_nothing(project) -> None:
+    touch_everything(project.root)
+    assert project.pending() == Counter()
+
+
+def test_the_profile_makes_touching_harmless(project) -> None:
+    """Without profiles/default, weights are too large to be compared by content: the test above would fail."""
+    assert "profiles/default" in project.snakemake("--dry-run").stderr
+    touch_everything(project.root)
+    assert project.pending("--workflow-profile", "none")["generate_panel"] > 0
+
+
+@pytest.mark.parametrize("scale", ["smoke", "micro"])
+def test_a_fresh_clone_has_everything_to_do(fresh, scale: str) -> None:
+    assert fresh.pending(scale=scale) == QUESTIONS | EVERY_TRAINING
+
+
+def test_one_switch_reruns_one_arm(project) -> None:
+    project.append(f"{ARMS}/std_rlvr_cont.yaml", "weight_decay: 0.06")
+    assert project.pending_with_arms() == (ONE_ARM, {"std_rlvr_cont"})
+
+
+def test_a_default_reruns_the_arms_that_use_it(project) -> None:
+    """Two arms set their own weight decay."""
+    project.edit(f"{ARMS}/_defaults.yaml", "weight_decay: 0.05", "weight_decay: 0.06")
+    assert project.pending_with_arms() == (ONE_ARM, {"std_rlvr_cont"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("# Plain single-turn", "# Ordinary single-turn"), ("accumulation 1, unmasked", "accumulation one, unmasked")],
+    ids=["comment", "label"],
+)
+def test_rewording_an_arm_trains_nothing(project, old: str, new: str) -> None:
+    project.edit(f"{ARMS}/std_rlvr_cont.yaml", old, new)
+    assert project.pending() == STATISTICS
+
+
+def test_key_order_and_layout_rerun_nothing(project) -> None:
+    for path in sorted((project.root / "config").rglob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
+        turned = reversed_keys(yaml.safe_load(text))
+        path.write_text(comments + yaml.safe_dump(turned, sort_keys=False), encoding="utf-8")
+        assert path.read_text(encoding="utf-8") != text
+    assert project.pending() == Counter()
+
+
+def test_a_seed_more_runs_what_is_new(project) -> None:
+    project.edit("config/config.yaml", "seeds: [102, 42]", "seeds: [102, 42, 7]")
+    new = {"build_stream": 2, "audit_ancestry": 2, "train_parent": 1, "train_arm": 2}
+    assert project.pending() == new | {"generate_panel": 3, "grade_panel": 3, "merge_eval": 3} | STATISTICS
+
+
+def test_the_arm_of_the_readme_runs_what_is_new(project) -> None:
+    """The texts are taken from README.md, so that its example stays true."""
+    readme = (project.root / "README.md").read_text(encoding="utf-8")
+    arm, config = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+    name = re.search(rf"Write `{ARMS}/(\w+)\.yaml`", readme)
+    assert name is not None
+    assert len(arm.splitlines()) <= 10
+    (project.root / f"{ARMS}/{name[1]}.yaml").write_text(arm, encoding="utf-8")
+    example = yaml.safe_load(config)
+    project.edit("config/config.yaml", "arms: [std_rlvr_cont, std_stabilized_g8]", f"arms: {example['arms']}")
+    project.edit("config/config.yaml", "  contrasts:\n", f"  contrasts:\n    - {example['contrasts'][0]}\n")
+    assert project.pending_with_arms() == (ONE_ARM, {name[1]})
+
+
+def test_one_arm_less_only_tests_again(project) -> None:
+    path = project.root / "config/config.yaml"
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    thinker = config["thinker"]
+    thinker["arms"].remove("std_rlvr_cont")
+    thinker["contrasts"] = [c for c in thinker["contrasts"] if "std_rlvr_cont" not in (c["a"], c["b"])]
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    assert project.pending() == STATISTICS
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (f"{LIBRARY}/reporting/figures.py", {"make_figures": 1, "make_report": 1, "all": 1}),
+        (f"{LIBRARY}/reporting/report.html.j2", {"make_report": 1, "all": 1}),
+        (f"{LIBRARY}/statistics/bootstrap.py", STATISTICS),
+        ("workflow/scripts/grade_panel.py", {"grade_panel": 6, "merge_eval": 6, **STATISTICS}),
+        ("workflow/scripts/generate_panel.py", {**EVALUATIONS, **STATISTICS}),
+        (f"{LIBRARY}/objectives.py", EVERY_TRAINING),
+        (f"{LIBRARY}/optimizer.py", EVERY_TRAINING),
+        (f"{LIBRARY}/questions/synthetic.py", QUESTIONS | EVERY_TRAINING),
+        (f"{LIBRARY}/pretraining.py", {}),
+    ],
+)
+def test_code_reruns_the_stages_that_run_it(project, module: str, expected: dict[str, int]) -> None:
+    project.append(module, "{# reworded #}" if module.endswith(".j2") else "# reworded")
+    assert project.pending() == expected
+
+
+def test_a_prompt_reruns_what_generates_with_it(project) -> None:
+    project.edit("config/prompts/micro.yaml", "Solve:", "Answer:")
+    assert project.pending() == EVERY_TRAINING
+
+
+def test_statistics_settings_only_test_again(project) -> None:
+    project.edit("config/config.yaml", "resamples: 4000", "resamples: 4001")
+    assert project.pending() == STATISTICS
+
+
+def test_a_stage_can_be_forced(study) -> None:
+    assert study.pending("--forcerun", "train_arm")["train_arm"] == 4
+
+
+def test_a_harmless_edit_can_be_accepted(project) -> None:
+    project.append(f"{LIBRARY}/objectives.py", "# reworded")
+    assert project.snakemake("--cores", "1", "--touch").returncode == 0
+    assert project.pending() == Counter()
