@@ -42,7 +42,7 @@ def backward(
     *,
     accumulation: int,
     micro_batch_tokens: int,
-    after_batch: Callable[[str], None] = lambda kind: None,
+    after_batch: Callable[[str], None] | None = None,
 ) -> BackwardResult:
     """Add the gradient of the segments' loss, divided by `accumulation`, to the model's `.grad`s.
 
@@ -60,7 +60,8 @@ def backward(
             total = total + loss
             _count(result, segment, loss.item(), logprobs.detach())
         (total / accumulation).backward()
-        after_batch(batch[0].kind)
+        if after_batch is not None:
+            after_batch(batch[0].kind)
     return result
 
 

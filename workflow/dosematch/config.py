@@ -219,7 +219,6 @@ class StudyConfig:
             if strangers:
                 raise UserError(f"{self._arm_file(name)}: seeds: {min(strangers)} is not in {STUDY}.seeds")
 
-
     def _check_doses(self) -> None:
         """Arms that declare a common dose must have the same cap of generated tokens per step."""
         first: dict[str, str] = {}

@@ -13,7 +13,7 @@ from dosematch.grading import Grader
 from dosematch.identity import sha1_12
 from dosematch.prompts import Prompts, encode
 from dosematch.questions import Question
-from dosematch.rollout.engine import Completion, Engine, Request
+from dosematch.rollout.engine import Completion, Generator, Request
 from dosematch.settings import Evaluation, TrainSettings
 
 VERIFY_SLOW = pa.schema(
@@ -45,20 +45,18 @@ COMPLETIONS = pa.schema(
 
 
 def generate_greedy(
-    engine: Engine,
+    engine: Generator,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Prompts,
     evaluation: Evaluation,
     questions: Sequence[Question],
 ) -> list[Completion]:
     """Greedy Fast completions in the order of `questions`."""
-    requests = [
-        Request(prompts.fast_ids(tokenizer, question.text), evaluation.max_tokens) for question in questions
-    ]
+    requests = [Request(prompts.fast_ids(tokenizer, question.text), evaluation.max_tokens) for question in questions]
     return complete(engine, evaluation, requests)
 
 
-def complete(engine: Engine, evaluation: Evaluation, requests: Sequence[Request]) -> list[Completion]:
+def complete(engine: Generator, evaluation: Evaluation, requests: Sequence[Request]) -> list[Completion]:
     """Run requests in evaluation batches; sorting by prompt length happens inside and is undone."""
     order = list(range(len(requests)))
     if evaluation.sort == "prompt_length_descending":
@@ -74,7 +72,7 @@ def triggers(verdict: str, has_box: bool) -> bool:
 
 
 def verify_slow_rows(
-    engine: Engine,
+    engine: Generator,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Prompts,
     evaluation: Evaluation,
@@ -91,7 +89,7 @@ def verify_slow_rows(
         return tuple(token for token in completion.token_ids if token != eos)
 
     def text(completion: Completion) -> str:
-        return tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        return str(tokenizer.decode(list(completion.token_ids), skip_special_tokens=True))
 
     ask_verify, ask_slow = encode(tokenizer, prompts.verify), encode(tokenizer, prompts.slow)
     dialogues = [

@@ -92,8 +92,12 @@ def verify_slow_record(fast: Rows, verify_slow: Rows, slow: Rows) -> dict[str, A
         "per_item_verdict": verdicts,
         "per_item_missing_fast_box": boxless,
         "per_item_triggered": [row["triggered"] for row in verify_slow],
-        "per_item_slow_extracted": [row["extracted"] if v["triggered"] else None for row, v in zip(slow, verify_slow, strict=True)],
-        "per_item_slow_correct": [row["correct"] if v["triggered"] else None for row, v in zip(slow, verify_slow, strict=True)],
+        "per_item_slow_extracted": [
+            row["extracted"] if v["triggered"] else None for row, v in zip(slow, verify_slow, strict=True)
+        ],
+        "per_item_slow_correct": [
+            row["correct"] if v["triggered"] else None for row, v in zip(slow, verify_slow, strict=True)
+        ],
         "per_item_final_correct": final,
         "confusion_matrix": confusion_matrix(right, verdicts, boxless),
         "triggers": trigger_counts(verdicts, boxless),

@@ -12,8 +12,8 @@ class Segment:
 
     The loss is `weight * sum over t >= start of g_t * (alpha * CE_t + (1 - alpha) * KL_t)` (thinker-spec 5.4): `g_t` is
     the detached Brier gate where `gated`, else 1; `KL_t` is taken to the teacher, the same weights after
-    `teacher_ids`, on the teacher's `top_k` tokens. A policy gradient is the plain case with a signed weight. `kind` names
-    the loss term and the token counter. `sampled_logprobs` are the engine's, to be compared with the trainer's.
+    `teacher_ids`, on the teacher's `top_k` tokens. A policy gradient is the plain case with a signed weight. `kind`
+    names the loss term and the token counter. `sampled_logprobs` are the engine's, to be compared with the trainer's.
     """
 
     context_ids: tuple[int, ...]
@@ -90,13 +90,11 @@ def top_k_kl(student_logits: torch.Tensor, teacher_logits: torch.Tensor, k: int)
 def verdict_rewards(correct: Sequence[bool], verdicts: Sequence[str], pass_rate: float) -> list[float]:
     """Class-balanced rewards of verifications (thinker-spec 5.2).
 
-    A right attempt rewards "Yes" with `1 / (2 p)`, a wrong one "No" with `1 / (2 (1 - p))`; `pass_rate` is clamped by the
-    caller, see `clamped`.
+    A right attempt rewards "Yes" with `1 / (2 p)`, a wrong one "No" with `1 / (2 (1 - p))`; `pass_rate` is clamped by
+    the caller, see `clamped`.
     """
     yes, no = 1.0 / (2.0 * pass_rate), 1.0 / (2.0 * (1.0 - pass_rate))
-    return [
-        (yes if c else no) if v == ("Yes" if c else "No") else 0.0 for c, v in zip(correct, verdicts, strict=True)
-    ]
+    return [(yes if c else no) if v == ("Yes" if c else "No") else 0.0 for c, v in zip(correct, verdicts, strict=True)]
 
 
 def clamped(pass_rate: float, low: float = 0.15, high: float = 0.85) -> float:

@@ -35,7 +35,9 @@ class PrintingEngine:
         """Generate as the trainer does, and print."""
         completions = self.engine.generate(requests, batch_size)
         for request, completion in zip(requests, completions, strict=True):
-            typer.echo(f"{self.tokenizer.decode(request.prompt_ids)!r} -> {self.tokenizer.decode(completion.token_ids)!r}")
+            typer.echo(
+                f"{self.tokenizer.decode(request.prompt_ids)!r} -> {self.tokenizer.decode(completion.token_ids)!r}"
+            )
         return completions
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dosematch.episodes.anchors import Anchor, AnchorBuffer
 from dosematch.objectives import Segment, censored, group_advantages, grpo_weights
 from dosematch.prompts import Prompts
-from dosematch.rollout.engine import Completion, Engine, Request
+from dosematch.rollout.engine import Completion, Generator, Request
 from dosematch.sampling import philox_key, uniforms
 from dosematch.settings import Arm, Limits
 from dosematch.streams import StreamItem
@@ -31,7 +31,7 @@ class Reward(Protocol):
 class Context:
     """Everything an episode may use; `pass_rate` and `anchors` are as the steps before left them."""
 
-    engine: Engine
+    engine: Generator
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     prompts: Prompts
@@ -55,7 +55,9 @@ class Context:
         """A completion's tokens as a later stage reads them: without the end of sequence."""
         return tuple(token for token in completion.token_ids if token != self.eos)
 
-    def sample(self, prompts: Sequence[tuple[int, ...]], limits: Sequence[Limits], item: StreamItem, stage: str) -> list[Completion]:
+    def sample(
+        self, prompts: Sequence[tuple[int, ...]], limits: Sequence[Limits], item: StreamItem, stage: str
+    ) -> list[Completion]:
         """Sample one completion per prompt under its limits; rollouts are numbered in this order."""
         requests = []
         for rollout, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
@@ -80,7 +82,7 @@ class Context:
 
 @dataclass
 class Episode:
-    """Segments to train on, the fields they add to the step's row, what was generated per stage (tokens), new anchors."""
+    """Segments to train on, the fields of the step's row, what was generated per stage (tokens), new anchors."""
 
     segments: list[Segment]
     record: dict[str, Any]
@@ -158,7 +160,7 @@ def pg_segments(
 
 
 def anchor_segments(n: int, item: StreamItem, context: Context) -> tuple[list[Segment], list[Anchor]]:
-    """Replay up to `n` anchors: token mean, then mean over sequences, weight `anchor_weight * lambda` (thinker-spec 8)."""
+    """Replay up to `n` anchors: mean over tokens, then sequences, times `anchor_weight * lambda` (thinker-spec 8)."""
     arm = context.arm
     if not arm.anchor or n == 0:
         return [], []
@@ -191,7 +193,9 @@ def fast_record(fast: FastStage, arm: Arm) -> dict[str, Any]:
         "fast_correct": fast.correct,
         "fast_len": lengths,
         "fast_eos": fast.ended,
-        "fast_sha1": [hashlib.sha1(json.dumps(rollout.token_ids).encode()).hexdigest()[:12] for rollout in fast.rollouts],
+        "fast_sha1": [
+            hashlib.sha1(json.dumps(rollout.token_ids).encode()).hexdigest()[:12] for rollout in fast.rollouts
+        ],
         "step_class": "all_wrong" if solved == 0 else "all_right" if solved == n else "mixed",
         "adv_fast": group,
         "censored": [arm.censor and censored(a, end) for a, end in zip(group, fast.ended, strict=True)],

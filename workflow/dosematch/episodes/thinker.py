@@ -40,8 +40,8 @@ class Stage:
 def thinker(item: StreamItem, context: Context) -> Episode:
     """One verification per Fast rollout, one slow answer per failed one, one summary per right slow answer.
 
-    With `pg_stages` every stage is trained by policy gradient in its own dialogue; without, stages 2 to 4 only sample and
-    all gradients are taken after `x_fast` (isolation).
+    With `pg_stages` every stage is trained by policy gradient in its own dialogue; without, stages 2 to 4 only sample
+    and all gradients are taken after `x_fast` (isolation).
     """
     arm = context.arm
     fast = fast_stage(item, context)
@@ -68,10 +68,8 @@ def thinker(item: StreamItem, context: Context) -> Episode:
     return Episode(segments + replayed, record, generated, anchors=new_anchors(fast, item))
 
 
-def summary_segments(
-    x_fast: Ids, summary: Stage, accepted: Sequence[int], context: Context
-) -> list[Segment]:
-    """Accepted summaries as targets after `x_fast`; the teacher reads the solved dialogue instead (thinker-spec 5.4)."""
+def summary_segments(x_fast: Ids, summary: Stage, accepted: Sequence[int], context: Context) -> list[Segment]:
+    """Accepted summaries as targets after `x_fast`; the teacher reads the solved dialogue (thinker-spec 5.4)."""
     arm = context.arm
     if not arm.summary_sft:
         return []
@@ -127,9 +125,7 @@ def _limits(limits: Limits | None, n: int) -> list[Limits]:
     return [limits] * n
 
 
-def _record(
-    fast: FastStage, verdicts: list[str], slow: Stage, summary: Stage, context: Context
-) -> dict[str, Any]:
+def _record(fast: FastStage, verdicts: list[str], slow: Stage, summary: Stage, context: Context) -> dict[str, Any]:
     agree = [v == ("Yes" if c else "No") for v, c in zip(verdicts, fast.correct, strict=True)]
     return {
         "verdicts": verdicts,
