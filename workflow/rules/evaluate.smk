@@ -17,9 +17,8 @@ rule generate_panel:
     output:
         COMPLETIONS,
         verify_slow=VERIFY_SLOW,
-    params:
-        settings=lambda wildcards: study.eval_settings(),
-        code=source_digest("generate_panel"),
+    log:
+        f"{RESULTS}/logs/generate_panel.{{arm}}.seed{{seed}}.log",
     threads: THREADS
     resources:
         gpu=study.gpus,
