@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dosematch.objectives import Segment
+from dosematch.objectives import Segment, target_logprobs
 from dosematch.rollout.engine import Request
 
 from ..tiny import flat_gradient, random_model, reference_logprobs, relative_gap
@@ -72,7 +72,9 @@ def every_token_is_predicted_from_the_state_before_it(backward: ModuleType) -> N
     """The log-probabilities are those of the sequence alone."""
     model = random_model()
     shorter = Segment((1,), (2, 3), 1.0)
-    for segment, values in zip((SEGMENT, shorter), backward.segment_logprobs(model, [SEGMENT, shorter]), strict=True):
+    sequences = [(segment.context_ids, segment.target_ids) for segment in (SEGMENT, shorter)]
+    for segment, logits in zip((SEGMENT, shorter), backward.segment_logits(model, sequences), strict=True):
+        values = target_logprobs(logits, torch.tensor(segment.target_ids))
         expected = reference_logprobs(model, segment.context_ids, segment.target_ids)
         assert values.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
 
@@ -126,7 +128,7 @@ def _optimizer(module: ModuleType, dtype: torch.dtype = torch.float32) -> tuple[
 
 def _update(layer: torch.nn.Linear, optimizer, gradient: float, lr: float = 1e-3):
     layer.weight.grad = torch.full_like(layer.weight, gradient)
-    optimizer.absorb()
+    optimizer.absorb("pg")
     optimizer.end_step()
     return optimizer.update(lr)
 

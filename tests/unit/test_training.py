@@ -11,17 +11,16 @@ import torch
 
 from dosematch.errors import UserError
 from dosematch.grading import Grader
-from dosematch.identity import sha1_12
 from dosematch.questions.question import Question
 from dosematch.resume import ResumeFolder, remove_leftovers
 from dosematch.rollout.engine import Request
 from dosematch.rollout.torch_engine import TorchEngine
 from dosematch.sampling import uniforms
 from dosematch.settings import TrainSettings
-from dosematch.streams import StreamItem
 from dosematch.training import Trainer
 
-from ..tiny import DIGITS, byte_tokenizer, flat_gradient, guesser, reference_logprobs
+from ..tiny import DIGITS, byte_tokenizer, flat_gradient, guesser, reference_logprobs, stream
+from ..tiny import train_settings as settings
 
 FIELDS = {
     "step",
@@ -34,19 +33,30 @@ FIELDS = {
     "fast_correct",
     "fast_len",
     "fast_eos",
+    "fast_sha1",
     "step_class",
     "adv_fast",
     "censored",
     "loss_pg",
+    "loss_verify",
+    "loss_slow",
+    "loss_summary_pg",
+    "loss_distill",
+    "loss_anchor",
+    "anchor_n",
+    "anchor_sha1",
     "is_boundary",
     "skipped_zero_grad",
     "grad_norm",
     "grad_norm_micro",
+    "grad_norm_by_term",
+    "grad_cosine",
     "clip_coef",
     "lr_used",
     "wd",
     "gen_tokens",
     "entropy_fwd_tokens",
+    "teacher_fwd_tokens",
     "pg_bwd_tokens",
     "distill_bwd_tokens",
     "anchor_bwd_tokens",
@@ -61,72 +71,6 @@ FIELDS = {
 }
 PANEL = [Question(id=f"dev/{i}", text=f"dev {i}", answer=digit, source="test") for i, digit in enumerate(DIGITS)]
 SEED = 7
-
-
-def settings(arm: dict | None = None, **training: object) -> TrainSettings:
-    """Ten steps of two groups of different limits; `arm` and `training` change keys."""
-    return TrainSettings.model_validate(
-        {
-            "study": "thinker",
-            "arm": {
-                "name": "tested",
-                "about": "",
-                "label": "",
-                "starts_from": "parent",
-                "episode": "single_turn",
-                "seeds": None,
-                "run": 1,
-                "fast": [{"n": 4, "max_tokens": 3}, {"n": 4, "max_tokens": 6, "min_tokens": 2}],
-                "censor": True,
-                "accumulation": 2,
-                "lr": {"pg_only": 0.5, "mixed": 0.25, "distill_only": 0.125},
-                "weight_decay": 0.08,
-                "zero_grad_skip": True,
-                "clip_norm": 1.0,
-                "temperature": 1.0,
-                "token_divisor": 8.0,
-                "advantage_epsilon": 1e-4,
-                "sigma_floor": 1e-5,
-            }
-            | (arm or {}),
-            "training": {
-                "steps": 10,
-                "tail_start": 6,
-                "base_lr": 1e-3,
-                "adam_betas": [0.9, 0.95],
-                "adam_eps": 1e-8,
-                "micro_batch_tokens": 40,
-                "checkpoint_every": 2,
-                "curve_every": 4,
-                "max_logp_difference": 1e-3,
-            }
-            | training,
-            "runtime": {"engine": "torch", "device": "cpu", "dtype": "float32", "threads": 1},
-            "evaluation": {
-                "batch_size": 4,
-                "max_tokens": 6,
-                "temperature": 0.0,
-                "sort": "prompt_length_descending",
-            },
-            "prompts": {"fast": "{question}:", "verify": "v", "slow": "s", "summary": "t"},
-        }
-    )
-
-
-def stream(steps: int = 10, answers: str = DIGITS) -> list[StreamItem]:
-    """Questions that differ in their answer only by position; the model can only guess."""
-    texts = [f"question {step}" for step in range(1, steps + 1)]
-    return [
-        StreamItem(
-            step=step,
-            source="pool" if step % 2 else "stencil",
-            index=step,
-            sha1_12=sha1_12(text),
-            question=text,
-            answer=answers[step % len(answers)],
-        )
-        for step, text in enumerate(texts, start=1)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +210,7 @@ def test_token_counters_can_be_recounted_from_lengths(straight):
             "fed": sum(trained_lengths) + prompt * len(trained_lengths),
             "loss": sum(trained_lengths),
         }
-        assert row["entropy_fwd_tokens"] == 0
+        assert row["entropy_fwd_tokens"] == row["teacher_fwd_tokens"] == row["anchor_n"] == 0
         assert row["distill_bwd_tokens"] == row["anchor_bwd_tokens"] == {"fed": 0, "loss": 0}
         total += generated
     assert total <= 10 * straight.settings.arm.cap == 10 * (4 * 3 + 4 * 6)
@@ -276,6 +220,19 @@ def test_engine_and_trainer_agree_on_every_sampled_token(straight):
     for row in straight.rows:
         assert 0 <= row["sampling/logp_difference/mean"] <= row["sampling/logp_difference/max"] < 1e-4
     assert any(row["sampling/logp_difference/max"] > 0 for row in straight.rows)
+
+
+def test_the_norm_of_a_step_is_that_of_its_only_term_undivided_by_the_accumulation(grader, tmp_path, straight):
+    for row in straight.rows:
+        assert row["grad_norm_by_term"] == ({"pg": row["grad_norm_micro"]} if row["grad_norm_micro"] > 0 else {})
+        assert row["grad_cosine"] == {}
+    whole = trained(grader, tmp_path, settings({"accumulation": 1}, steps=1, tail_start=1))
+    assert straight.rows[0]["grad_norm_micro"] == pytest.approx(whole.rows[0]["grad_norm_micro"], rel=1e-5)
+
+
+def test_terms_that_do_not_act_have_a_loss_of_zero(straight):
+    for row in straight.rows:
+        assert [row[f"loss_{kind}"] for kind in ("verify", "slow", "summary_pg", "distill", "anchor")] == [0.0] * 5
 
 
 def test_boundaries_norms_and_rates(straight):
@@ -295,6 +252,10 @@ def test_the_curve_measures_the_start_every_interval_and_the_tail_average(straig
     assert [point["step"] for point in straight.curve] == [0, 4, 8, 10]
     assert all(point["n"] == len(PANEL) for point in straight.curve)
     assert all(point["accuracy"] == pytest.approx(point["correct"] / point["n"]) for point in straight.curve)
+    for point in straight.curve:
+        assert sum(point["verdicts"].values()) == point["n"]
+        assert point["verdicts"]["No"] <= point["triggered"] <= point["n"]
+        assert 0 <= point["verify_slow_accuracy"] <= 1
 
 
 # What one step computes
