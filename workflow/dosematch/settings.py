@@ -278,7 +278,7 @@ class Study(Strict):
     arms: Distinct[str]
     development_panel: str
     verify_slow_panel: str
-    suites: dict[str, list[str]]
+    suites: dict[str, Distinct[str]]
     contrasts: list[Contrast]
     token_reference: str
     statistics: Statistics
