@@ -1,5 +1,6 @@
 """Random models and a byte tokenizer, small enough for unit tests."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -13,8 +14,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from dosematch.episodes.anchors import AnchorBuffer
+from dosematch.episodes.episode import Context
 from dosematch.identity import sha1_12
 from dosematch.pretraining import train_tokenizer
+from dosematch.rollout.engine import Completion, Request
 from dosematch.settings import TrainSettings
 from dosematch.streams import StreamItem
 
@@ -206,3 +210,40 @@ STAGES = {"episode": "thinker", "verify": {"max_tokens": 4}, "slow": {"max_token
 SHARED = STAGES | {"pg_stages": True, "summary_sft": True}
 ISOLATED = STAGES | {"summary_sft": True, "gate": "brier", "alpha": 0.5, "teacher_top_k": 16, "anchor": True}
 FORKING = {"episode": "forking", "fork": FORK, "fork_sft": True, "gate": "brier", "prefix_mask": True, "anchor": True}
+
+
+class Scripted:
+    """An engine that gives prepared completions, one list per call, and remembers what it was asked."""
+
+    def __init__(self, *answers: list[Completion]) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def generate(self, requests: Sequence[Request], batch_size: int | None = None) -> list[Completion]:
+        """The next list."""
+        self.asked.append(list(requests))
+        answers = self.answers.pop(0)
+        assert len(answers) == len(requests)
+        return answers
+
+
+def completion(text: str, ended: bool = True, logprob: float = -1.0) -> Completion:
+    """A completion that says `text`."""
+    ids = tuple(byte_tokenizer().encode(text)) + (0,) * ended
+    return Completion(ids, (logprob,) * len(ids), "stop" if ended else "length")
+
+
+def scripted_context(engine: Scripted, model: PreTrainedModel, switches: dict, pass_rate: float = 0.5) -> Context:
+    """A context in which an answer is right when it holds the reference answer."""
+    settings = train_settings(switches)
+    return Context(
+        engine=engine,
+        model=model,
+        tokenizer=byte_tokenizer(),
+        prompts=settings.prompts,
+        reward=lambda text, gold: gold in text,
+        arm=settings.arm,
+        study="thinker",
+        seed=1,
+        anchors=AnchorBuffer(settings.arm.anchor_capacity),
+        pass_rate=pass_rate,
+    )
