@@ -35,9 +35,8 @@ class PrintingEngine:
         """Generate as the trainer does, and print."""
         completions = self.engine.generate(requests, batch_size)
         for request, completion in zip(requests, completions, strict=True):
-            typer.echo(
-                f"{self.tokenizer.decode(request.prompt_ids)!r} -> {self.tokenizer.decode(completion.token_ids)!r}"
-            )
+            prompt, answer = (self.tokenizer.decode(list(ids)) for ids in (request.prompt_ids, completion.token_ids))
+            typer.echo(f"{prompt!r} -> {answer!r}")
         return completions
 
 
