@@ -218,7 +218,7 @@ class Scripted:
     def __init__(self, *answers: list[Completion]) -> None:
         self.answers, self.asked = list(answers), []
 
-    def generate(self, requests: Sequence[Request], batch_size: int | None = None) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], batch_size: int | None = None) -> list[Completion]:  # noqa: ARG002
         """The next list."""
         self.asked.append(list(requests))
         answers = self.answers.pop(0)

@@ -19,7 +19,17 @@ from dosematch.sampling import uniforms
 from dosematch.settings import TrainSettings
 from dosematch.training import Trainer
 
-from ..tiny import DIGITS, byte_tokenizer, flat_gradient, guesser, reference_logprobs, stream
+from ..tiny import (
+    DIGITS,
+    FORKING,
+    ISOLATED,
+    SHARED,
+    byte_tokenizer,
+    flat_gradient,
+    guesser,
+    reference_logprobs,
+    stream,
+)
 from ..tiny import train_settings as settings
 
 FIELDS = {
@@ -397,6 +407,126 @@ def test_arms_share_the_random_numbers_of_a_step(grader, tmp_path, straight):
     run = trained(grader, tmp_path, settings({"name": "other", "weight_decay": 0.0}))
     for field in ("fast_len", "fast_correct", "entropy"):
         assert run.rows[0][field] == straight.rows[0][field]
+
+
+# Other episodes
+
+EPISODES = {"shared actor": SHARED, "isolated": ISOLATED, "forking": FORKING}
+
+
+@pytest.fixture(scope="module", params=EPISODES.values(), ids=EPISODES)
+def run(request, grader, tmp_path_factory) -> Trainer:
+    """A training of every kind of episode, with what its engine sampled under `sampled`, one list per stage."""
+    made = trainer(grader, settings(request.param))
+    generate, made.sampled = made.engine.generate, []
+
+    def recorded(requests, batch_size=None):
+        completions = generate(requests, batch_size=batch_size)
+        if requests[0].uniforms is not None:
+            made.sampled.append(list(zip(requests, completions, strict=True)))
+        return completions
+
+    made.engine.generate = recorded
+    made.train(stream(), ResumeFolder(tmp_path_factory.mktemp("run")))
+    return made
+
+
+def test_every_term_acts_in_the_episodes_used_here(run):
+    terms = set().union(*(row["grad_norm_by_term"] for row in run.rows))
+    if run.settings.arm.pg_stages:  # the guesser never writes a verdict: all are Invalid, and give no signal
+        assert terms == {"pg", "slow", "summary_pg", "distill"}
+    else:
+        assert terms == {"pg", "distill", "anchor"}
+
+
+def test_stage_counters_are_those_of_what_was_sampled(run):
+    """Recounted from the completions alone; stages come in their order, those that nothing reaches not at all."""
+    stages, asked = [], iter(run.sampled)
+    total = 0
+    for row in run.rows:
+        assert row["gen_tokens"]["total"] == sum(n for name, n in row["gen_tokens"].items() if name != "total")
+        assert row["gen_tokens"]["total"] <= run.settings.arm.cap
+        total += row["gen_tokens"]["total"]
+        for name in ("fast", "verify", "slow", "summary", "fork"):
+            if row["gen_tokens"].get(name):
+                stages.append(name)
+                assert row["gen_tokens"][name] == sum(len(c.token_ids) for _, c in next(asked)), (row["step"], name)
+    assert list(asked) == []
+    assert total <= 10 * run.settings.arm.cap
+    assert len(set(stages)) >= 2
+
+
+def test_counts_of_later_stages_agree_with_the_rewards(run):
+    for row in run.rows:
+        failed = row["fast_correct"].count(False)
+        if "fork" in row["gen_tokens"]:
+            assert len(row["fork_parents"]) == len(row["fork_accepted"]) == row["n_fork"] in (0, 3)
+            assert all(not row["fast_correct"][parent["rollout"]] for parent in row["fork_parents"])
+            long = [row["fast_len"][i] for i in range(8) if not row["fast_correct"][i] and row["fast_len"][i] >= 3]
+            assert row["entropy_fwd_tokens"] == sum(long)
+            assert bool(row["n_fork"]) is bool(long)
+        else:
+            assert len(row["verdicts"]) == 8
+            assert row["n_slow"] == failed
+            assert row["n_summary"] == pytest.approx(failed * (row["slow_acc"] or 0.0))
+            assert row["entropy_fwd_tokens"] == 0
+        if failed == 0:
+            assert row["distill_bwd_tokens"] == {"fed": 0, "loss": 0}
+
+
+def test_anchors_are_right_rollouts_of_earlier_steps(run):
+    identities = [row["sha1_12"] for row in run.rows]
+    for row in run.rows:
+        assert len(row["anchor_sha1"]) == row["anchor_n"]
+        assert (row["anchor_n"] > 0) is (row["anchor_bwd_tokens"]["loss"] > 0)
+        for identity in row["anchor_sha1"]:
+            origin = identities.index(identity)
+            assert origin + 1 < row["step"]
+            assert any(run.rows[origin]["fast_correct"])
+
+
+def test_teachers_are_asked_where_alpha_is_below_one_alone(run):
+    taught = [row["teacher_fwd_tokens"] > 0 for row in run.rows]
+    distilled = [row["distill_bwd_tokens"]["loss"] > 0 for row in run.rows]
+    assert taught == (distilled if run.settings.arm.alpha < 1 else [False] * len(run.rows))
+
+
+def test_the_step_size_follows_what_was_accumulated(run):
+    kinds: set[str] = set()
+    rates = {(True, False): 0.5, (True, True): 0.25, (False, True): 0.125}
+    for row in run.rows:
+        kinds |= row["grad_norm_by_term"].keys()
+        if row["is_boundary"]:
+            policy, distilled = bool(kinds - {"distill", "anchor"}), bool(kinds & {"distill", "anchor"})
+            assert row["lr_used"] == (0.0 if row["skipped_zero_grad"] else 1e-3 * rates[policy, distilled])
+            kinds = set()
+
+
+def test_the_pass_rate_of_verification_rewards_is_the_running_one_of_the_steps_before(run):
+    rate = 0.5
+    for row in run.rows:
+        if "pbar_ema" in row:
+            assert row["pbar_ema"] == pytest.approx(rate, abs=1e-12)
+        rate = 0.9 * rate + 0.1 * row["fast_acc"]
+
+
+@pytest.mark.parametrize("episode", EPISODES.values(), ids=EPISODES)
+@pytest.mark.parametrize("last", [2, 8])
+def test_every_episode_resumes_bit_for_bit(grader, tmp_path, episode, last):
+    chosen = settings(episode)
+    reference = trained(grader, tmp_path / "reference", chosen)
+    with pytest.raises(Killed):
+        trainer(grader, chosen).train(stream(), KillingFolder(tmp_path / "killed", last=last))
+    assert_identical(trained(grader, tmp_path / "killed", chosen), reference)
+
+
+def test_a_random_reward_is_a_coin_that_ignores_the_answer(grader, tmp_path):
+    chosen = settings({"reward": "random"})
+    run = trained(grader, tmp_path / "run", chosen)
+    other = trained(grader, tmp_path / "other", chosen, answers="9")
+    fields = ("fast_sha1", "fast_correct", "grad_norm_micro")
+    assert [[row[f] for f in fields] for row in run.rows] == [[row[f] for f in fields] for row in other.rows]
+    assert 0.2 < fmean(row["fast_acc"] for row in run.rows) < 0.8
 
 
 # Resume
