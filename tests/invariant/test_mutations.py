@@ -303,15 +303,15 @@ MUTATIONS = [
     Mutation(
         "min_tokens ignored",
         "rollout.torch_engine",
-        "if len(row.tokens) < row.request.min_tokens",
-        "if False",
+        "early = filled < self.minimum[slots]",
+        "early = filled < 0",
         p.the_end_of_sequence_is_forbidden_before_min_tokens,
     ),
     Mutation(
         "min_tokens one token short",
         "rollout.torch_engine",
-        "if len(row.tokens) < row.request.min_tokens",
-        "if len(row.tokens) < row.request.min_tokens - 1",
+        "early = filled < self.minimum[slots]",
+        "early = filled < self.minimum[slots] - 1",
         p.the_end_of_sequence_is_forbidden_before_min_tokens,
     ),
     Mutation(

@@ -2,10 +2,8 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -15,21 +13,6 @@ from dosematch.rollout.engine import Completion, Request
 
 REFILL_SHARE = 4  # refill when a quarter of the slots is free: a prefill costs about as much as a few decode steps
 COLUMN_BLOCK = 16  # attention reads whole blocks of columns, so its shapes change rarely
-
-
-@dataclass
-class Row:
-    """A request in flight."""
-
-    index: int
-    request: Request
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def position(self) -> int:
-        """Column of the last generated token: where the next decode step writes."""
-        return len(self.request.prompt_ids) + len(self.tokens) - 1
 
 
 class TorchEngine:
@@ -50,7 +33,7 @@ class TorchEngine:
     def generate(self, requests: Sequence[Request], batch_size: int | None = None) -> list[Completion]:
         """Complete every request in at most `batch_size` slots; results come in request order."""
         batch = _Batch(self.decoder, self.eos, requests, batch_size or self.batch_size)
-        while batch.queue or batch.live:
+        while batch.queue or len(batch.live):
             batch.refill()
             batch.shrink()
             batch.step()
@@ -58,104 +41,138 @@ class TorchEngine:
 
 
 class _Batch:
-    """The state of one `generate` call: slot i of the cache belongs to `slots[i]`, None where a row has finished.
+    """The state of one `generate` call: row i of every tensor belongs to slot i, `owner[i]` is its request or -1.
 
     A finished row stays in the arithmetic (its result is ignored) until its slot is refilled or, with nothing left to
-    refill it, until enough rows are dead to make copying the cache worth while.
+    refill it, until enough rows are dead to make copying the cache worth while. Bookkeeping is in tensors on the CPU:
+    a Python loop over the rows would cost as much as the model.
     """
 
     def __init__(self, decoder: Decoder, eos: int, requests: Sequence[Request], size: int) -> None:
-        self.decoder, self.eos = decoder, eos
-        self.queue = deque(Row(index, request) for index, request in enumerate(requests))
+        self.decoder, self.eos, self.requests = decoder, eos, requests
+        self.queue = deque(range(len(requests)))
         self.done: dict[int, Completion] = {}
-        self.slots: list[Row | None] = [None] * min(size, len(requests))
         width = max((len(r.prompt_ids) + r.max_tokens for r in requests), default=0)
         limit = decoder.cos.shape[0]
         if width > limit:
-            raise UserError(f"prompt and max_tokens need {width} positions, the model has {limit}")
+            raise UserError(f"engine torch: prompt and max_tokens need {width} positions, the model has {limit}")
+        size, longest = min(size, len(requests)), max((r.max_tokens for r in requests), default=0)
         self.columns = -(-width // COLUMN_BLOCK) * COLUMN_BLOCK + 1  # odd: row starts must not share cache sets
-        self.cache = decoder.empty_cache(len(self.slots), self.columns)
+        self.cache = decoder.empty_cache(size, self.columns)
+        self.owner = torch.full((size,), -1)
+        self.prompt, self.filled, self.minimum, self.limit = torch.zeros(4, size, dtype=torch.int64)
+        self.tokens = torch.zeros(size, longest, dtype=torch.int64)
+        self.logprobs = torch.zeros(size, longest)
+        self.uniforms = torch.full((size, longest), torch.nan, dtype=torch.float64)  # NaN: greedy
+        self.temperature = torch.ones(size)
 
     @property
-    def live(self) -> list[int]:
-        """Slots with an unfinished row."""
-        return [i for i, row in enumerate(self.slots) if row is not None]
+    def live(self) -> torch.Tensor:
+        """Slots with an unfinished row, int64."""
+        return (self.owner >= 0).nonzero().squeeze(1)
 
     def refill(self) -> None:
         """Admit waiting requests once enough slots are free."""
-        free = [i for i, row in enumerate(self.slots) if row is None]
-        if self.queue and (len(free) * REFILL_SHARE >= len(self.slots) or len(free) >= len(self.queue)):
+        if not self.queue:
+            return
+        free = (self.owner < 0).nonzero().squeeze(1)
+        if len(free) * REFILL_SHARE >= len(self.owner) or len(free) >= len(self.queue):
             self._admit(free[: len(self.queue)])
 
     def shrink(self) -> None:
         """With nothing waiting, drop dead slots once they are a quarter of all."""
         live = self.live
-        if not self.queue and (len(self.slots) - len(live)) * REFILL_SHARE >= len(self.slots) > 0:
-            self.slots = [self.slots[i] for i in live]
+        if not self.queue and (len(self.owner) - len(live)) * REFILL_SHARE >= len(self.owner) > 0:
             self.cache = [(keys[live], values[live]) for keys, values in self.cache]
+            for name in (
+                "owner",
+                "prompt",
+                "filled",
+                "minimum",
+                "limit",
+                "tokens",
+                "logprobs",
+                "uniforms",
+                "temperature",
+            ):
+                setattr(self, name, getattr(self, name)[live])
 
     def step(self) -> None:
         """One decode step for all slots, then finished rows leave."""
         live = self.live
-        if not live:
+        if not len(live):
             return
         device = self.decoder.embedding.device
-        ids = torch.tensor([row.tokens[-1] if row else 0 for row in self.slots], device=device)
-        positions = [row.position if row else 0 for row in self.slots]
-        width = min(self.columns, (max(positions) // COLUMN_BLOCK + 1) * COLUMN_BLOCK)
-        logits = self.decoder.decode(ids, torch.tensor(positions, device=device), self.cache, width)
-        self._append(logits if len(live) == len(self.slots) else logits[live], live)
+        last = self.filled - 1
+        alive = self.owner >= 0
+        ids = self.tokens.gather(1, last.clamp(min=0).unsqueeze(1)).squeeze(1)
+        positions = torch.where(alive, self.prompt + last, 0)
+        width = min(self.columns, (int(positions.max()) // COLUMN_BLOCK + 1) * COLUMN_BLOCK)
+        logits = self.decoder.decode(ids.to(device), positions.to(device), self.cache, width)
+        self._append(logits if len(live) == len(self.owner) else logits[live.to(device)], live)
 
-    def _admit(self, slots: list[int]) -> None:
-        rows = [self.queue.popleft() for _ in slots]
-        prompts = list(dict.fromkeys(row.request.prompt_ids for row in rows))  # a group's prompt is read once
+    def _admit(self, slots: torch.Tensor) -> None:
+        rows = [self.queue.popleft() for _ in range(len(slots))]
+        requests = [self.requests[row] for row in rows]
+        prompts = list(dict.fromkeys(request.prompt_ids for request in requests))  # a group's prompt is read once
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.int64)
         for i, prompt in enumerate(prompts):
             ids[i, : len(prompt)] = torch.tensor(prompt)
         device = self.decoder.embedding.device
         logits, stored = self.decoder.prefill(ids.to(device), lengths.to(device))
-        source = [prompts.index(row.request.prompt_ids) for row in rows]
+        source = torch.tensor([prompts.index(request.prompt_ids) for request in requests], device=device)
         for (keys, values), (new_keys, new_values) in zip(self.cache, stored, strict=True):
             keys[slots, :, : ids.shape[1]] = new_keys[source]
             values[slots, :, : ids.shape[1]] = new_values[source]
-        for slot, row in zip(slots, rows, strict=True):
-            self.slots[slot] = row
+        self.owner[slots], self.filled[slots] = torch.tensor(rows), 0
+        for slot, request in zip(slots.tolist(), requests, strict=True):
+            self.prompt[slot], self.limit[slot] = len(request.prompt_ids), request.max_tokens
+            self.minimum[slot], self.temperature[slot] = request.min_tokens, request.temperature
+            self.uniforms[slot] = torch.nan
+            if request.uniforms is not None:
+                self.uniforms[slot, : request.max_tokens] = torch.from_numpy(request.uniforms[: request.max_tokens])
         self._append(logits[source], slots)
 
-    def _append(self, logits: torch.Tensor, slots: list[int]) -> None:
+    def _append(self, logits: torch.Tensor, slots: torch.Tensor) -> None:
         """Choose the next token of the rows in `slots` (logits [len(slots), V]) and retire the finished ones."""
-        rows = [row for slot in slots if (row := self.slots[slot]) is not None]
+        filled = self.filled[slots]
         logits = logits.float()
         allowed = logits
-        early = [i for i, row in enumerate(rows) if len(row.tokens) < row.request.min_tokens]
-        if early:
+        early = filled < self.minimum[slots]
+        if early.any():
             allowed = logits.clone()
-            allowed[early, self.eos] = -torch.inf
-        tokens = choose(allowed, rows)
+            allowed[early.to(logits.device), self.eos] = -torch.inf
+        tokens = choose(allowed, self.uniforms[slots, filled], self.temperature[slots])
         logprobs = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(-1)
-        for slot, row, token, logprob in zip(slots, rows, tokens.tolist(), logprobs.tolist(), strict=True):
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
-            if token == self.eos or len(row.tokens) >= row.request.max_tokens:
-                reason: Literal["stop", "length"] = "stop" if token == self.eos else "length"
-                self.done[row.index] = Completion(tuple(row.tokens), tuple(row.logprobs), reason)
-                self.slots[slot] = None
+        tokens = tokens.cpu()
+        self.tokens[slots, filled] = tokens
+        self.logprobs[slots, filled] = logprobs.cpu()
+        self.filled[slots] = filled + 1
+        for slot in slots[(tokens == self.eos) | (filled + 1 >= self.limit[slots])].tolist():
+            self._retire(slot)
+
+    def _retire(self, slot: int) -> None:
+        n = int(self.filled[slot])
+        tokens, logprobs = self.tokens[slot, :n].tolist(), self.logprobs[slot, :n].tolist()
+        reason: Literal["stop", "length"] = "stop" if tokens[-1] == self.eos else "length"
+        self.done[int(self.owner[slot])] = Completion(tuple(tokens), tuple(logprobs), reason)
+        self.owner[slot] = -1
 
 
-def choose(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-    """Next tokens (int64 [B]): arg max where a request has no uniforms, else the inverse cumulative distribution.
+def choose(logits: torch.Tensor, uniforms: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """Next tokens (int64 [B]): arg max where the uniform is NaN, else the inverse of the cumulative distribution.
 
-    The cumulative sum is float64, so that a vocabulary of 150,000 does not move the boundaries.
+    `logits` fp32 [B, V], `uniforms` float64 [B], `temperature` [B]. The cumulative sum is float64, so that a
+    vocabulary of 150,000 does not move the boundaries.
     """
-    sampled = [i for i, row in enumerate(rows) if row.request.uniforms is not None]
     tokens = logits.argmax(-1)
-    if sampled:
-        u = np.array([rows[i].request.uniforms[len(rows[i].tokens)] for i in sampled])  # type: ignore[index]
-        temperature = torch.tensor([rows[i].request.temperature for i in sampled], device=logits.device)
-        scaled = logits[sampled] / temperature.unsqueeze(1)
+    sampled = (~uniforms.isnan()).nonzero().squeeze(1)
+    if len(sampled):
+        rows = sampled.to(logits.device)
+        scaled = logits[rows] / temperature[sampled].to(logits.device).unsqueeze(1)
         cumulative = scaled.double().softmax(-1).cumsum(-1)
-        target = torch.from_numpy(u).to(logits.device).unsqueeze(1) * cumulative[:, -1:]
+        target = uniforms[sampled].to(logits.device).unsqueeze(1) * cumulative[:, -1:]
         drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp_(max=logits.shape[1] - 1)
-        tokens[sampled] = drawn
+        tokens[rows] = drawn
     return tokens
