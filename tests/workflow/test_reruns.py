@@ -14,7 +14,7 @@ ARMS = "config/arms/thinker"
 LIBRARY = "workflow/dosematch"
 SUPPLEMENT = {"make_supplement": 1, "regrade": 1, "make_report": 1, "all": 1}
 REPORTING = {"make_tables": 1, "make_figures": 1, **SUPPLEMENT}
-STATISTICS = {"compare_arms": 1, **REPORTING}
+STATISTICS = {"compare_arms": 1, "compare_published": 1, **REPORTING}
 
 
 def evaluations(n: int) -> dict[str, int]:
