@@ -23,10 +23,14 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test bench base schemas freeze lint audit replay
+.PHONY: study full smoke test bench base schemas freeze lint audit replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
+	@echo "The report: $(CURDIR)/results/thinker/micro/report.html"
+
+full: $(READY)
+	snakemake --cores $(CORES) --configfile config/all_arms.yaml
 	@echo "The report: $(CURDIR)/results/thinker/micro/report.html"
 
 smoke: $(READY)
