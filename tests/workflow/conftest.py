@@ -165,5 +165,7 @@ def project(study: Project, tmp_path: Path) -> Iterator[Project]:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Project:
-    """A fresh clone."""
-    return check_out(tmp_path / "fresh")
+    """A fresh clone, set to the study of every arm."""
+    clone = check_out(tmp_path / "fresh")
+    shutil.copy2(clone.root / "config/all_arms.yaml", clone.root / "config/config.yaml")
+    return clone
