@@ -23,10 +23,14 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test bench base schemas freeze lint audit
+.PHONY: study full smoke test bench base schemas freeze lint audit replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
+	@echo "The report: $(CURDIR)/results/thinker/micro/report.html"
+
+full: $(READY)
+	snakemake --cores $(CORES) --configfile config/all_arms.yaml
 	@echo "The report: $(CURDIR)/results/thinker/micro/report.html"
 
 smoke: $(READY)
@@ -57,6 +61,17 @@ bench: $(TEST_READY)
 	python workflow/scripts/bench_rollout.py --out results/bench/rollout.json
 	python workflow/scripts/bench_invariance.py --out results/bench/invariance.json
 	python workflow/scripts/bench_bootstrap.py --out results/bench/bootstrap.json
+
+# One training step, or one graded answer, again from its record: make replay ARM=... SEED=... STEP=... | ITEM=conf500:17
+RUN = results/thinker/$(SCALE)/arms/$(ARM)/seed$(SEED)
+replay: $(READY)
+	@test -n '$(ARM)' -a -n '$(SEED)' -a -n '$(STEP)$(ITEM)' || { echo 'error: usage: make replay ARM=... SEED=... STEP=... (or ITEM=PANEL:INDEX)' >&2; exit 2; }
+ifdef STEP
+	python workflow/scripts/replay_step.py --run-dir $(RUN) --step $(STEP) --stream results/thinker/$(SCALE)/streams/seed$(SEED).json \
+		--start results/thinker/$(SCALE)/parents/seed$(SEED)/model/model.safetensors
+else
+	python workflow/scripts/replay_item.py --arm-dir $(RUN) --panels results/thinker/$(SCALE)/panels --item $(ITEM)
+endif
 
 # The decontamination audit on your own files: make audit QUESTIONS="train.jsonl" PANELS="math500=math500.jsonl amc=amc23.jsonl"
 QUESTIONS ?=

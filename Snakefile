@@ -23,6 +23,7 @@ except UserError as error:
 RESULTS = study.results
 CHECKPOINTS = study.checkpoints()
 REPORT = f"{RESULTS}/report.html"
+THINKER = [REPORT, "results/published/check.json", f"{RESULTS}/published/compare_published.csv"]
 THREADS = study.scale.runtime.threads
 
 shell.prefix(f"export PYTHONPATH={workflow.basedir}/workflow; set -euo pipefail; ")
@@ -40,12 +41,12 @@ wildcard_constraints:
 
 rule all:
     input:
-        REPORT,
+        THINKER,
 
 
 rule thinker:
     input:
-        REPORT,
+        THINKER,
 
 
 include: "workflow/rules/base.smk"
@@ -53,6 +54,7 @@ include: "workflow/rules/questions.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/published.smk"
 
 
 localrules:

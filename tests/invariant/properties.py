@@ -3,14 +3,16 @@
 Every function takes the module under test, so that `test_mutations.py` can hand it a module with a planted mistake.
 """
 
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
-from dosematch.objectives import Segment
-from dosematch.rollout.engine import Request
+from dosematch.objectives import Segment, target_logprobs
+from dosematch.rollout.engine import Completion, Request
+from dosematch.settings import Fork
 
 from ..tiny import flat_gradient, random_model, reference_logprobs, relative_gap
 
@@ -72,7 +74,9 @@ def every_token_is_predicted_from_the_state_before_it(backward: ModuleType) -> N
     """The log-probabilities are those of the sequence alone."""
     model = random_model()
     shorter = Segment((1,), (2, 3), 1.0)
-    for segment, values in zip((SEGMENT, shorter), backward.segment_logprobs(model, [SEGMENT, shorter]), strict=True):
+    sequences = [(segment.context_ids, segment.target_ids) for segment in (SEGMENT, shorter)]
+    for segment, logits in zip((SEGMENT, shorter), backward.segment_logits(model, sequences), strict=True):
+        values = target_logprobs(logits, torch.tensor(segment.target_ids))
         expected = reference_logprobs(model, segment.context_ids, segment.target_ids)
         assert values.tolist() == pytest.approx(expected.tolist(), abs=1e-4)
 
@@ -114,6 +118,115 @@ def masked_rollouts_are_not_fed(backward: ModuleType) -> None:
     assert result.tokens_fed == {"pg": len(SEGMENT)}
 
 
+def the_gate_is_detached(objectives: ModuleType) -> None:
+    """C11: the gated likelihood has the gradient of the Brier score."""
+    logits = torch.tensor([[0.3, -1.0, 2.0]], requires_grad=True)
+    logprobs = objectives.target_logprobs(logits, torch.tensor([0]))
+    (gated,) = torch.autograd.grad((-objectives.brier_gate(logprobs) * logprobs).sum(), logits)
+    (brier,) = torch.autograd.grad((2 * (1 - logits.softmax(-1)[0, 0]) ** 2).sum(), logits)
+    assert gated.tolist()[0] == pytest.approx(brier.tolist()[0], abs=1e-6)
+
+
+def the_kl_goes_from_the_renormalised_teacher_to_the_whole_student(objectives: ModuleType) -> None:
+    """C13: its gradient is the student's distribution minus the teacher's top."""
+    student = torch.tensor([[0.3, -1.0, 2.0, 0.5]], requires_grad=True)
+    teacher = torch.tensor([[1.0, 0.5, -3.0, -1.0]], requires_grad=True)
+    (found,) = torch.autograd.grad(objectives.top_k_kl(student, teacher, 2).sum(), student)
+    q = torch.cat([teacher.detach()[0, :2].softmax(-1), torch.zeros(2)])
+    assert found.tolist()[0] == pytest.approx((student.detach()[0].softmax(-1) - q).tolist(), abs=1e-6)
+
+
+def verdicts_are_rewarded_by_class(objectives: ModuleType) -> None:
+    """5.2 and C7."""
+    rewards = objectives.verdict_rewards([True, False, True], ["Yes", "No", "Invalid"], objectives.clamped(0.01))
+    assert rewards == pytest.approx([1 / 0.3, 1 / 1.7, 0.0])
+
+
+def alpha_weighs_the_hard_target(backward: ModuleType) -> None:
+    """C14: with alpha 1 the teacher is not heard, with 0.75 by a quarter."""
+    taught = Segment((5, 6, 7), (8, 9, EOS), 1.0, kind="distill", teacher_ids=(20, 21, 22, 23), top_k=16)
+    hard, soft, mixed = (_gradient(backward, [replace(taught, alpha=a)])[0] for a in (1.0, 0.0, 0.75))
+    plain, _ = _gradient(backward, [replace(taught, teacher_ids=None)])
+    assert torch.equal(hard, plain)
+    assert relative_gap(mixed, 0.75 * hard + 0.25 * soft) < 1e-5
+
+
+def the_teacher_reads_its_own_dialogue(backward: ModuleType) -> None:
+    """5.4: other words for the teacher, another loss."""
+    taught = Segment((5, 6, 7), (8, 9, EOS), 1.0, kind="distill", alpha=0.0, teacher_ids=(20, 21), top_k=16)
+    losses = [
+        _gradient(backward, [replace(taught, teacher_ids=ids)])[1].loss["distill"] for ids in ((20, 21), (30, 31, 32))
+    ]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-2)
+
+
+def the_gate_acts_on_likelihood_and_kl(backward: ModuleType) -> None:
+    """5.4."""
+    taught = Segment((5, 6, 7), (8, 9, EOS), 1.0, kind="distill", alpha=0.5, teacher_ids=(20, 21), top_k=16)
+    logits = torch.tensor([[0.3, -1.0], [2.0, 0.1], [0.0, 0.5]])
+    logprobs = torch.tensor([-0.5, -1.0, -3.0])
+    plain, gated = (
+        backward.token_losses(replace(taught, gated=gated), logprobs, logits, logits.flip(0)) for gated in (False, True)
+    )
+    p = logprobs.exp()
+    assert gated.tolist() == pytest.approx((plain * 4 * p * (1 - p)).tolist())
+
+
+def a_batch_holds_one_loss_term(backward: ModuleType) -> None:
+    """Otherwise no term has a gradient of its own."""
+    kinds = ["pg", "distill", "anchor", "pg", "distill"]
+    segments = [Segment((1, 2), (3,) * n, 1.0, kind=kind) for n, kind in enumerate(kinds, 1)]
+    for batch in backward.micro_batches(segments, 10**6):
+        assert len({segment.kind for segment in batch}) == 1
+
+
+# forking
+
+FORK = Fork(
+    k=4,
+    max_tokens=768,
+    min_tokens=24,
+    min_length=64,
+    margin=16,
+    first_start=32,
+    first_end=160,
+    second_floor=56,
+    second_start=96,
+    second_end=288,
+    max_sequence=896,
+)
+
+
+def windows_have_the_published_ends(forking: ModuleType) -> None:
+    """C16."""
+    assert forking.windows(63, FORK) == []
+    assert forking.windows(72, FORK) == [range(32, 57), range(56, 57)]
+    assert forking.windows(176, FORK) == [range(32, 161), range(88, 161)]
+    assert forking.windows(304, FORK) == [range(32, 161), range(96, 289)]
+
+
+def peaks_inside_the_windows_are_forked_from(forking: ModuleType) -> None:
+    """C17, with equal peaks: the earliest counts."""
+    entropies = [1.0] * 304
+    for t, value in {31: 9.0, 40: 5.0, 41: 5.0, 200: 4.0, 300: 9.0}.items():
+        entropies[t] = value
+    found = [(p.window, p.t_fork) for p in forking.select_prefixes([(0, entropies)], FORK)]
+    assert found == [(1, 40), (2, 200), (1, 40), (2, 200)]
+
+
+def forks_are_taken_when_right_ended_and_short(forking: ModuleType) -> None:
+    """C18."""
+    for length, end, right in [(896, "stop", True), (897, "stop", True), (896, "length", True), (896, "stop", False)]:
+        fork = Completion((1,) * (length - 32), (-1.0,) * (length - 32), end)
+        assert forking.accepted(32, fork, right, FORK) is (length == 896 and end == "stop" and right)
+
+
+def failed_parents_are_masked_before_their_first_fork(forking: ModuleType) -> None:
+    """C19."""
+    prefixes = [forking.Prefix(rollout, 1, t, 1.0) for rollout, t in ((0, 90), (0, 40), (0, 70), (1, 50))]
+    assert forking.fork_starts(prefixes, [-0.5, 1.5]) == {0: 40}
+
+
 # optimizer
 
 
@@ -126,7 +239,7 @@ def _optimizer(module: ModuleType, dtype: torch.dtype = torch.float32) -> tuple[
 
 def _update(layer: torch.nn.Linear, optimizer, gradient: float, lr: float = 1e-3):
     layer.weight.grad = torch.full_like(layer.weight, gradient)
-    optimizer.absorb()
+    optimizer.absorb("pg")
     optimizer.end_step()
     return optimizer.update(lr)
 

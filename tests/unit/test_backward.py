@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dosematch.backward import backward, micro_batches, segment_logprobs
-from dosematch.objectives import Segment
+from dosematch.backward import backward, micro_batches, segment_logits
+from dosematch.objectives import Segment, target_logprobs
 
 from ..tiny import flat_gradient, random_model, reference_logprobs, relative_gap
 
@@ -99,7 +99,10 @@ def test_micro_batches_hold_every_segment_once_within_the_padded_limit(segments,
     assert sorted(map(repr, held)) == sorted(map(repr, segments))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(map(len, batch)) <= max_tokens
-    assert [len(s) for s in held] == sorted((len(s) for s in held), reverse=True)
+        assert len({segment.kind for segment in batch}) == 1
+    for kind in {segment.kind for segment in held}:
+        lengths = [len(segment) for segment in held if segment.kind == kind]
+        assert lengths == sorted(lengths, reverse=True)
 
 
 def test_micro_batches_are_as_few_as_the_limit_allows_for_equal_lengths():
@@ -109,14 +112,27 @@ def test_micro_batches_are_as_few_as_the_limit_allows_for_equal_lengths():
 
 def test_one_pass_per_micro_batch_and_a_call_after_each(model):
     calls = []
-    gradient(model, SEGMENTS, micro_batch_tokens=1, after_batch=lambda: calls.append(1))
-    assert len(calls) == len(SEGMENTS)
+    gradient(model, SEGMENTS, micro_batch_tokens=1, after_batch=calls.append)
+    assert sorted(calls) == sorted(segment.kind for segment in SEGMENTS)
+
+
+def test_gradients_by_the_kind_of_their_batch_are_those_of_the_loss_terms(model):
+    by_kind = {}
+
+    def move(kind: str) -> None:
+        by_kind[kind] = by_kind.get(kind, 0.0) + flat_gradient(model)
+        model.zero_grad(set_to_none=True)
+
+    gradient(model, SEGMENTS, micro_batch_tokens=12, after_batch=move)
+    assert by_kind.keys() == {"pg", "distill", "anchor"}
+    for kind, found in by_kind.items():
+        assert relative_gap(found, direct_gradient(model, [s for s in SEGMENTS if s.kind == kind])) < 1e-6
 
 
 def test_gradients_moved_out_after_every_batch_add_up(model):
     total = torch.zeros(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
 
-    def move() -> None:
+    def move(_: str) -> None:
         total.add_(flat_gradient(model))
         model.zero_grad(set_to_none=True)
 
@@ -181,7 +197,7 @@ def test_segments_of_weight_zero_are_neither_fed_nor_counted(model):
 def test_a_batch_of_nothing_but_zero_weights_runs_no_pass(model, monkeypatch):
     monkeypatch.setattr(type(model), "forward", lambda *_, **__: pytest.fail("a forward pass"))
     calls = []
-    _, result = gradient(model, [Segment((1, 2), (3, 4), 0.0)], after_batch=lambda: calls.append(1))
+    _, result = gradient(model, [Segment((1, 2), (3, 4), 0.0)], after_batch=calls.append)
     assert not calls
     assert all(p.grad is None for p in model.parameters())
     assert not any(result.loss.values())
@@ -204,7 +220,10 @@ def test_gaps_are_the_distances_to_the_sampled_logprobs(model, error):
 
 
 def test_logprobs_of_a_padded_batch_are_those_of_every_sequence_alone(model):
-    for segment, values in zip(SEGMENTS, segment_logprobs(model, SEGMENTS), strict=True):
+    sequences = [(segment.context_ids, segment.target_ids) for segment in SEGMENTS]
+    for segment, logits in zip(SEGMENTS, segment_logits(model, sequences), strict=True):
+        assert logits.shape == (len(segment.target_ids), model.config.vocab_size)
+        values = target_logprobs(logits, torch.tensor(segment.target_ids))
         assert values.dtype == torch.float32
         expected = reference_logprobs(model, segment.context_ids, segment.target_ids)
         torch.testing.assert_close(values, expected, rtol=0, atol=2e-5)

@@ -18,6 +18,7 @@ from dosematch.settings import Arm, EvalSettings, TrainSettings
 
 ROOT = Path(__file__).parents[2]
 MAIN, DEFAULTS = "config/config.yaml", "config/arms/thinker/_defaults.yaml"
+ALL_ARMS = "config/all_arms.yaml"
 ARM, OTHER = "config/arms/thinker/tested.yaml", "config/arms/thinker/other.yaml"
 PARENT, SCALE, PROMPTS = "config/arms/thinker/parent.yaml", "config/scales/tiny.yaml", "config/prompts/micro.yaml"
 
@@ -143,8 +144,126 @@ BAD = {
     "infinite rate": (SCALE, put("training", "base_lr", value=float("inf")), "training.base_lr"),
     "rate that is no number": (SCALE, put("training", "base_lr", value=float("nan")), "training.base_lr"),
     "one seed twice": (MAIN, put("thinker", "seeds", value=[1, 2, 1]), "thinker.seeds"),
+    "unknown panel to verify": (MAIN, put("thinker", "verify_slow_panel", value="x"), "thinker.verify_slow_panel"),
+    "unknown reward": (ARM, put("reward", value="praise"), "reward"),
+    "unknown gate": (ARM, put("gate", value="entropy"), "gate"),
+    "minimum of a stage above its maximum": (ARM, put("verify", value={"max_tokens": 4, "min_tokens": 5}), "verify"),
+    "fork without lengths": (ARM, put("fork", value={"k": 4, "max_tokens": 768}), "fork.min_length"),
+    "share above one": (ARM, put("alpha", value=1.5), "alpha"),
+    "no weight on distillation": (ARM, put("lambda_distill", value=0.0), "lambda_distill"),
+    "evaluation without budget": (SCALE, put("evaluation", "slow_max_tokens", value=0), "evaluation.slow_max_tokens"),
     "one panel twice": (MAIN, put("thinker", "suites", "all6", value=["val350", "val350"]), "thinker.suites.all6"),
 }
+
+
+STAGES = {
+    "episode": "thinker",
+    "verify": {"max_tokens": 192},
+    "slow": {"max_tokens": 768},
+    "summary": {"max_tokens": 512},
+}
+FORK = {
+    "k": 4,
+    "max_tokens": 768,
+    "min_length": 64,
+    "margin": 16,
+    "first_start": 32,
+    "first_end": 160,
+    "second_floor": 56,
+    "second_start": 96,
+    "second_end": 288,
+    "max_sequence": 896,
+}
+FORKING = {"episode": "forking", "fork": FORK}
+CONTRADICTIONS = {
+    "thinker without verify": (STAGES | {"verify": None}, "verify"),
+    "thinker without slow": (STAGES | {"slow": None}, "slow"),
+    "thinker without summary": (STAGES | {"summary": None}, "summary"),
+    "stage of a single turn": ({"verify": {"max_tokens": 192}}, "verify"),
+    "stage of a forking arm": (FORKING | {"summary": {"max_tokens": 192}}, "summary"),
+    "forking without forks": ({"episode": "forking"}, "fork"),
+    "forks of a single turn": ({"fork": FORK}, "fork"),
+    "forks of the thinker": (STAGES | {"fork": FORK}, "fork"),
+    "prefix mask without forks": ({"prefix_mask": True}, "prefix_mask"),
+    "training on forks without forks": ({"fork_sft": True}, "fork_sft"),
+    "summaries without a thinker": (FORKING | {"summary_sft": True}, "summary_sft"),
+    "stage gradients without stages": ({"pg_stages": True}, "pg_stages"),
+    "isolation with stage gradients": (STAGES | {"pg_fast": False, "pg_stages": True}, "pg_stages"),
+    "KL without teacher": (FORKING | {"fork_sft": True, "alpha": 0.5, "teacher_top_k": 16}, "alpha"),
+    "KL of a single turn": ({"alpha": 0.5, "teacher_top_k": 16}, "alpha"),
+    "KL to no token": (STAGES | {"summary_sft": True, "alpha": 0.5, "teacher_top_k": 0}, "teacher_top_k"),
+    "gate of nothing": ({"gate": "brier"}, "gate"),
+    "gate of the policy gradient": (STAGES | {"pg_stages": True, "gate": "brier"}, "gate"),
+    "anchors on failure without anchors": (STAGES | {"anchor_on_failure": True}, "anchor_on_failure"),
+    "nothing trained": ({"pg_fast": False}, "pg_fast"),
+    "accumulation that does not divide the steps": ({"accumulation": 4}, "accumulation"),
+}
+
+
+@pytest.mark.parametrize(("switches", "named"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_switches_that_make_no_sense_together_are_one_line_that_names_arm_and_switch(project, switches, named):
+    edit(project, ARM, lambda arm: arm | switches)
+    message = complaint(project)
+    assert ARM in message
+    assert named in message.split(ARM)[1]
+
+
+SENSIBLE = {
+    "shared actor": STAGES | {"pg_stages": True},
+    "shared actor with summaries": STAGES | {"pg_stages": True, "summary_sft": True},
+    "isolated": STAGES | {"summary_sft": True, "gate": "brier", "alpha": 0.5, "teacher_top_k": 16, "anchor": True},
+    "distillation alone": STAGES | {"pg_fast": False, "summary_sft": True, "anchor": True, "anchor_on_failure": True},
+    "forks": FORKING | {"fork_sft": True, "gate": "brier", "prefix_mask": True, "anchor": True},
+    "anchors alone": {"anchor": True, "gate": "brier"},
+}
+
+
+@pytest.mark.parametrize("switches", SENSIBLE.values(), ids=SENSIBLE)
+def test_switches_that_go_together_are_accepted(project, switches):
+    edit(project, ARM, lambda arm: arm | switches)
+    load(project)
+
+
+def test_an_unequal_dose_inside_a_family_is_one_line_that_names_arm_and_switch(project):
+    for file in (ARM, OTHER):
+        edit(project, file, put("dose_family", value="matched"))
+    load(project)
+    edit(project, OTHER, put("fast", 1, "n", value=3))
+    message = complaint(project)
+    assert message.startswith(f"{OTHER}: dose_family: ")
+    assert "tested" in message
+    assert str(4 * 512 + 3 * 768) in message
+    assert str(4 * 512 + 2 * 768) in message
+    edit(project, OTHER, put("dose_family", value="of its own"))
+    load(project)
+
+
+def test_forks_and_stages_count_in_the_dose(project):
+    edit(project, ARM, lambda arm: arm | FORKING | {"fast": [{"n": 4, "max_tokens": 512}]})
+    edit(project, OTHER, lambda arm: arm | STAGES | {"fast": [{"n": 4, "max_tokens": 512}]})
+    arms = load(project).arms
+    assert arms["tested"].cap == 4 * 512 + 4 * 768 == 5120
+    assert arms["other"].cap == 4 * (512 + 192 + 768 + 512) == 7936
+
+
+def test_lengths_of_stages_and_forks_are_scaled_and_their_number_is_not(project):
+    edit(project, ARM, lambda arm: arm | FORKING)
+    edit(project, OTHER, lambda arm: arm | STAGES)
+    forks, stages = (
+        TrainSettings.model_validate_json(load(project).train_settings(name)).arm for name in ("tested", "other")
+    )
+    assert forks.fork.model_dump() == {key: n if key == "k" else n // 8 for key, n in FORK.items()} | {"min_tokens": 0}
+    assert [stage.max_tokens for stage in (stages.verify, stages.slow, stages.summary)] == [24, 96, 64]
+
+
+def test_a_repeated_realisation_differs_in_its_run_alone():
+    """C34, of the shipped arms."""
+    config = StudyConfig(yaml.safe_load((ROOT / ALL_ARMS).read_text()), ROOT)
+    repeated = [name for name, arm in config.arms.items() if arm.run != 1]
+    assert repeated
+    for name in repeated:
+        original, again = (json.loads(config.train_settings(arm))["arm"] for arm in (name.removesuffix("_rep2"), name))
+        assert {key for key in again if again[key] != original[key]} == {"name", "run"}
 
 
 def test_the_small_study_and_the_shipped_one_are_valid(project):
@@ -205,13 +324,16 @@ def test_lengths_are_scaled_and_numbers_of_rollouts_are_not(project):
 
 
 def test_evaluation_lengths_are_scaled(project):
-    assert EvalSettings.model_validate_json(load(project).eval_settings()).evaluation.max_tokens == 256
+    budgets = {"max_tokens": 2048, "verify_max_tokens": 192, "slow_max_tokens": 768}
+    edit(project, SCALE, lambda scale: scale | {"evaluation": scale["evaluation"] | budgets})
+    evaluation = EvalSettings.model_validate_json(load(project).eval_settings()).evaluation
+    assert (evaluation.max_tokens, evaluation.verify_max_tokens, evaluation.slow_max_tokens) == (256, 24, 96)
 
 
 @pytest.fixture(scope="module")
 def shipped() -> Arm:
     """An arm at paper scale."""
-    return StudyConfig(yaml.safe_load((ROOT / MAIN).read_text()), ROOT).arms["std_rlvr_cont"]
+    return StudyConfig(yaml.safe_load((ROOT / ALL_ARMS).read_text()), ROOT).arms["std_rlvr_cont"]
 
 
 @given(
@@ -305,3 +427,11 @@ def test_the_parent_trains_with_its_own_steps_and_arms_with_those_of_the_scale(p
     }
     assert (steps["parent"].steps, steps["parent"].tail_start) == (100, 86)
     assert (steps["tested"].steps, steps["tested"].tail_start) == (30, 16)
+
+
+def test_the_study_of_all_arms_differs_in_arms_and_contrasts_alone():
+    main, full = (yaml.safe_load((ROOT / name).read_text()) for name in (MAIN, ALL_ARMS))
+    for key in ("arms", "contrasts"):
+        few, many = main["thinker"].pop(key), full["thinker"].pop(key)
+        assert [entry for entry in few if entry not in many] == []
+    assert main == full

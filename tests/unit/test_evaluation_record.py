@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dosematch.errors import UserError
+from dosematch.evaluation import VERIFY_SLOW
 from dosematch.evaluation_record import (
     GRADES,
     evaluation_record,
@@ -19,6 +20,7 @@ from dosematch.evaluation_record import (
     in_panel_order,
     panel_order,
     regrade_counts,
+    verify_slow_record,
 )
 from dosematch.grading import GRADER_VERSION, Grader
 from dosematch.identity import sha1_12
@@ -52,6 +54,41 @@ def graded(panel: str) -> list[dict[str, Any]]:
         return grade_rows(questions(panel), grader.grade_many(zip(TEXTS, GOLDS, strict=True)))
 
 
+VERDICTS = ["Yes", "Yes", "No", "No", "Invalid"]  # and items 1 and 4 have no box
+SLOW_TEXTS = [None, r"\boxed{8}", r"\boxed{x+1}", r"\boxed{5}", "6 or so"]
+
+
+def verify_slow_rows(panel: str) -> list[dict[str, Any]]:
+    """Item 0 keeps its Fast answer, the others are solved again."""
+    return [
+        {
+            "index": i,
+            "sha1_12": sha1_12(question.text),
+            "verify_text": verdict,
+            "verify_token_ids": [1],
+            "verdict": verdict,
+            "missing_fast_box": i in (1, 4),
+            "triggered": slow is not None,
+            "slow_text": slow,
+            "slow_token_ids": slow and [2],
+            "slow_finish_reason": slow and "stop",
+        }
+        for i, (question, verdict, slow) in enumerate(zip(questions(panel), VERDICTS, SLOW_TEXTS, strict=True))
+    ]
+
+
+@cache
+def slow_grades(panel: str) -> list[dict[str, Any]]:
+    with Grader() as grader:
+        texts = [text or "" for text in SLOW_TEXTS]
+        return grade_rows(questions(panel), grader.grade_many(zip(texts, GOLDS, strict=True)))
+
+
+def verified() -> dict[str, Any]:
+    """What the record says of the verified panel beta."""
+    return {"beta_verify_slow": verify_slow_record(graded("beta"), verify_slow_rows("beta"), slow_grades("beta"))}
+
+
 def record() -> dict[str, Any]:
     identity = {"arm": "std", "seed": 7, "run": 1, "checkpoint_sha256": "00"}
     panels = {name: (completion_rows(name), graded(name)) for name in ("beta", "alpha", "dev")}
@@ -77,6 +114,24 @@ def test_the_record_holds_counts_and_every_item() -> None:
         "per_item_finish": ["stop"] * 5,
     }
     assert made["totals"] == {"all6": {"n": 10, "correct": 6}, "within_math": {"n": 5, "correct": 3}}
+
+
+def test_verify_slow_keeps_untriggered_answers_and_counts_the_rest() -> None:
+    made = verified()["beta_verify_slow"]
+    right = [True, True, True, False, False]
+    final = [True, False, True, True, made["per_item_slow_correct"][4]]
+    assert made["per_item_final_correct"] == final
+    assert made["per_item_slow_correct"][0] is None and made["per_item_slow_extracted"][0] is None
+    assert made["per_item_triggered"] == [False, True, True, True, True]
+    assert made["triggers"] == {"no_only": 2, "nobox_only": 2, "both": 0, "total": 4}
+    assert made["confusion_matrix"] == {
+        "fast_right": {"yes": 2, "no": 1, "invalid": 0, "nobox": 1},
+        "fast_wrong": {"yes": 0, "no": 1, "invalid": 1, "nobox": 1},
+    }
+    assert (made["slow_wins"], made["slow_losses"]) == (sum(final) - 2, 1)
+    assert made["fast_correct"] + made["slow_wins"] - made["slow_losses"] == made["correct"] == sum(final)
+    assert made["fast_correct"] == sum(right)
+    assert made["accuracy"] == sum(final) / made["n"] == sum(final) / 5
 
 
 def test_every_count_can_be_rebuilt_from_the_json_alone() -> None:
@@ -129,6 +184,7 @@ def arm(tmp_path: Path) -> Path:
     for name in ("alpha", "beta", "dev"):
         write_jsonl(tmp_path / "panels" / f"{name}.jsonl", [question.model_dump() for question in questions(name)])
         write_completions(tmp_path, name, completion_rows(name)[::-1])
+    write_parquet(tmp_path / "verify_slow.parquet", verify_slow_rows("beta"), VERIFY_SLOW)
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     return tmp_path
 
@@ -149,11 +205,14 @@ def grade_all(arm: Path) -> subprocess.CompletedProcess[str]:
             arm / "completions" / f"{name}.parquet",
         ]
         options += ["--out", arm / "grades" / f"{name}.parquet"]
-    return call("grade_panel.py", *options)
+    options += ["--verify-slow", arm / "verify_slow.parquet", "--verify-slow-panel", "beta"]
+    return call("grade_panel.py", *options, "--verify-slow-out", arm / "verify_slow_grades.parquet")
 
 
 def merge(arm: Path, settings: str) -> subprocess.CompletedProcess[str]:
     folders = [f"--{name}={arm / name}" for name in ("panels", "completions", "grades")]
+    folders += [f"--verify-slow={arm / 'verify_slow.parquet'}"]
+    folders += [f"--verify-slow-grades={arm / 'verify_slow_grades.parquet'}"]
     identity = ["--arm=std", "--seed=7", "--run=1", f"--checkpoint={arm / 'model.safetensors'}"]
     return call("merge_eval.py", *identity, *folders, f"--settings={settings}", f"--out={arm / 'record.json'}")
 
@@ -163,9 +222,11 @@ def test_the_scripts_grade_and_merge(arm: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = read_parquet(arm / "grades" / "dev.parquet")
     assert rows == graded("dev") and list(rows[0]) == GRADES.names
-    done = merge(arm, json.dumps({"eval": EVAL, "suites": SUITES}))
+    assert read_parquet(arm / "verify_slow_grades.parquet") == slow_grades("beta")
+    done = merge(arm, json.dumps({"eval": EVAL, "suites": SUITES, "verify_slow_panel": "beta"}))
     assert done.returncode == 0, done.stderr
-    assert read_json(arm / "record.json") == record() | {"checkpoint_sha256": sha256_file(arm / "model.safetensors")}
+    expected = record() | verified() | {"checkpoint_sha256": sha256_file(arm / "model.safetensors")}
+    assert read_json(arm / "record.json") == expected
 
 
 def test_the_scripts_end_user_errors_in_one_line(arm: Path) -> None:

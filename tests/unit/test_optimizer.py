@@ -6,7 +6,7 @@ import torch
 from dosematch.backward import backward
 from dosematch.errors import UserError
 from dosematch.objectives import Segment
-from dosematch.optimizer import MasterAdamW
+from dosematch.optimizer import MasterAdamW, StepGradient
 
 from ..tiny import random_model, relative_gap
 
@@ -32,11 +32,16 @@ def linear(value: float = 1.0, dtype: torch.dtype = torch.float32, n: int = 4) -
     return layer
 
 
+def absorb(layer: torch.nn.Module, optimizer: MasterAdamW, gradient: torch.Tensor, kind: str) -> None:
+    """One backward pass that left this gradient."""
+    layer.weight.grad = gradient.reshape(layer.weight.shape).to(layer.weight.dtype)
+    optimizer.absorb(kind)
+
+
 def give(layer: torch.nn.Module, optimizer: MasterAdamW, gradient: torch.Tensor) -> float:
     """One step with this gradient; returns its norm as the optimiser saw it."""
-    layer.weight.grad = gradient.reshape(layer.weight.shape).to(layer.weight.dtype)
-    optimizer.absorb()
-    return optimizer.end_step()
+    absorb(layer, optimizer, gradient, "pg")
+    return optimizer.end_step().norm
 
 
 def copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -70,6 +75,46 @@ def test_end_step_returns_the_norm_of_the_step_and_update_that_of_the_sum():
     assert optimizer.update(1e-3).grad_norm == pytest.approx((25 + 169) ** 0.5)
 
 
+def test_loss_terms_are_described_apart_and_added_up():
+    layer = linear()
+    optimizer = adamw(layer, clip_norm=100.0)
+    absorb(layer, optimizer, torch.tensor([1.0, 2, 0, 0]), "pg")
+    absorb(layer, optimizer, torch.tensor([0.0, 0, 0, 2]), "anchor")
+    absorb(layer, optimizer, torch.tensor([2.0, 2, 0, 0]), "pg")
+    absorb(layer, optimizer, torch.tensor([-4.0, 3, 0, 0]), "distill")
+    step = optimizer.end_step()
+    assert step.norms == pytest.approx({"pg": 5.0, "anchor": 2.0, "distill": 5.0})
+    assert step.cosines == pytest.approx({"anchor/pg": 0.0, "anchor/distill": 0.0, "distill/pg": 0.0})
+    assert step.norm == pytest.approx((1 + 49 + 4) ** 0.5)
+    assert optimizer.update(1e-3).grad_norm == pytest.approx((1 + 49 + 4) ** 0.5)
+
+
+@pytest.mark.parametrize(("other", "cosine"), [([1.5, 2.0], 1.0), ([-3.0, -4.0], -1.0), ([5.0, 0.0], 0.6)])
+def test_cosines_are_those_of_the_angle_between_terms(other, cosine):
+    layer = linear(n=2)
+    optimizer = adamw(layer)
+    absorb(layer, optimizer, torch.tensor([3.0, 4.0]), "pg")
+    absorb(layer, optimizer, torch.tensor(other), "distill")
+    assert optimizer.end_step().cosines == pytest.approx({"distill/pg": cosine})
+
+
+def test_a_term_without_gradient_has_a_norm_of_zero_and_no_angle():
+    layer = linear()
+    optimizer = adamw(layer)
+    absorb(layer, optimizer, torch.zeros(4), "pg")
+    absorb(layer, optimizer, torch.ones(4), "distill")
+    assert optimizer.end_step() == StepGradient(2.0, {"pg": 0.0, "distill": 2.0}, {})
+
+
+def test_a_step_is_described_without_the_steps_before_it():
+    layer = linear()
+    optimizer = adamw(layer)
+    absorb(layer, optimizer, torch.ones(4), "distill")
+    optimizer.end_step()
+    assert give(layer, optimizer, 2 * torch.ones(4)) == pytest.approx(4.0)
+    assert optimizer.end_step() == StepGradient(0.0, {}, {})
+
+
 def test_update_clears_the_accumulated_gradient():
     layer = linear()
     optimizer = adamw(layer)
@@ -83,12 +128,10 @@ def test_update_clears_the_accumulated_gradient():
 def test_absorb_adds_up_in_fp32_what_bf16_would_lose():
     layer = linear(dtype=torch.bfloat16)
     optimizer = adamw(layer, clip_norm=1e9)
-    layer.weight.grad = torch.full((1, 4), 256.0, dtype=torch.bfloat16)
-    optimizer.absorb()
+    absorb(layer, optimizer, torch.full((4,), 256.0), "pg")
     for _ in range(8):
-        layer.weight.grad = torch.full((1, 4), 0.5, dtype=torch.bfloat16)
-        optimizer.absorb()
-    assert optimizer.end_step() == pytest.approx(260.0 * 2)
+        absorb(layer, optimizer, torch.full((4,), 0.5), "pg")
+    assert optimizer.end_step().norm == pytest.approx(260.0 * 2)
     assert [gradient.dtype for gradient in optimizer.grads] == [torch.float32]
 
 
@@ -96,8 +139,8 @@ def test_a_parameter_without_gradient_counts_as_zero():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
     optimizer = adamw(model)
     model[0].weight.grad = torch.full((2, 2), 1.0)
-    optimizer.absorb()
-    assert optimizer.end_step() == pytest.approx(2.0)
+    optimizer.absorb("pg")
+    assert optimizer.end_step().norm == pytest.approx(2.0)
     before = model[1].weight.detach().clone()
     optimizer.update(1e-3)
     assert torch.equal(model[1].weight, before)

@@ -182,13 +182,16 @@ def test_exposure_says_what_each_arm_took(summary: dict[str, Any]) -> None:
 def test_exposure_ignores_censored_advantages_and_lists_replays() -> None:
     rows = deepcopy(study.training_rows("std_rlvr_cont", 42))
     rows[29]["censored"] = [True] * 8
+    rows[29]["pg_bwd_tokens"] = {"fed": 0, "loss": 0}
     rows[20]["anchor_sha1"] = ["ffffffffffff"]
     item = {**study.EXPOSED[2], "step": 11, "sha1_12": rows[10]["sha1_12"]}
-    rows[25]["anchor_sha1"] = [item["sha1_12"]]
+    rows[25]["anchor_sha1"] = [item["sha1_12"]] * 2
+    rows[9]["anchor_sha1"] = [item["sha1_12"]]  # earlier than the exposure: another occurrence, not a replay of it
     ancestry = {**study.ancestry(), "exposed": [study.EXPOSED[2], item]}
     last, replayed = summarise(training=rows, ancestry=ancestry)["exposure"]
     assert last["arms"]["std_rlvr_cont"]["pg_update"] is False
-    assert replayed["arms"]["std_rlvr_cont"]["anchor_replays"] == [26]
+    replay = {"step": 26, "sequences": 2, "applied_at": 26, "tail_weight": pytest.approx(5 / 15)}
+    assert replayed["arms"]["std_rlvr_cont"]["anchor_replays"] == [replay]
 
 
 def test_settings_name_the_bad_key() -> None:
@@ -233,7 +236,21 @@ def set_at(record: Any, path: str, value: Any) -> None:
         ("summary", "arms/std_rlvr_cont/all6_decontam/n", 513, "Decontaminated N"),
         ("summary", "training_diagnostics/std_rlvr_cont/42/mixed", 1, "Every training log"),
         ("summary", "training_diagnostics/std_rlvr_cont/42/active_steps", 29, "Mean norm"),
-        ("summary", "training_diagnostics/std_rlvr_cont/42/gen_tokens_max_step", 4097, "Generated tokens"),
+        ("summary", "training_diagnostics/std_rlvr_cont/42/gen_tokens_max_step", 4097, "Generated tokens stay"),
+        (
+            "summary",
+            "training_diagnostics/std_rlvr_cont/42/tokens/gen_tokens/fast",
+            1,
+            "Generated tokens of the stages",
+        ),
+        ("summary", "training_diagnostics/std_rlvr_cont/42/tokens/teacher_fwd_tokens", 1, "No arm spends"),
+        ("summary", "training_diagnostics/std_rlvr_cont/42/tokens/anchor_bwd_tokens/fed", 1, "No arm spends"),
+        ("evals", "0/val350_verify_slow/confusion_matrix/fast_right/yes", 99, "Verdicts on right and wrong"),
+        ("evals", "0/val350_verify_slow/triggers/both", 99, "Disjoint causes"),
+        ("evals", "0/val350_verify_slow/per_item_verdict", ["Yes"] * 35, "Disjoint causes"),
+        ("evals", "0/val350_verify_slow/slow_wins", 99, "Fast + wins"),
+        ("evals", "0/val350_verify_slow/triggers/total", 0, "Fast + wins"),
+        ("evals", "0/val350_verify_slow/per_item_final_correct", [True] * 35, "An untriggered answer"),
         ("summary", "exposure/0/arms", {}, "Every exposed question"),
         ("summary", "arms/parent_step100/math500/pooled", 100, "The parent leaves room"),
     ],

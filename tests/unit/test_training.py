@@ -11,17 +11,26 @@ import torch
 
 from dosematch.errors import UserError
 from dosematch.grading import Grader
-from dosematch.identity import sha1_12
 from dosematch.questions.question import Question
 from dosematch.resume import ResumeFolder, remove_leftovers
 from dosematch.rollout.engine import Request
 from dosematch.rollout.torch_engine import TorchEngine
 from dosematch.sampling import uniforms
 from dosematch.settings import TrainSettings
-from dosematch.streams import StreamItem
 from dosematch.training import Trainer
 
-from ..tiny import DIGITS, byte_tokenizer, flat_gradient, guesser, reference_logprobs
+from ..tiny import (
+    DIGITS,
+    FORKING,
+    ISOLATED,
+    SHARED,
+    byte_tokenizer,
+    flat_gradient,
+    guesser,
+    reference_logprobs,
+    stream,
+)
+from ..tiny import train_settings as settings
 
 FIELDS = {
     "step",
@@ -34,19 +43,30 @@ FIELDS = {
     "fast_correct",
     "fast_len",
     "fast_eos",
+    "fast_sha1",
     "step_class",
     "adv_fast",
     "censored",
     "loss_pg",
+    "loss_verify",
+    "loss_slow",
+    "loss_summary_pg",
+    "loss_distill",
+    "loss_anchor",
+    "anchor_n",
+    "anchor_sha1",
     "is_boundary",
     "skipped_zero_grad",
     "grad_norm",
     "grad_norm_micro",
+    "grad_norm_by_term",
+    "grad_cosine",
     "clip_coef",
     "lr_used",
     "wd",
     "gen_tokens",
     "entropy_fwd_tokens",
+    "teacher_fwd_tokens",
     "pg_bwd_tokens",
     "distill_bwd_tokens",
     "anchor_bwd_tokens",
@@ -61,72 +81,6 @@ FIELDS = {
 }
 PANEL = [Question(id=f"dev/{i}", text=f"dev {i}", answer=digit, source="test") for i, digit in enumerate(DIGITS)]
 SEED = 7
-
-
-def settings(arm: dict | None = None, **training: object) -> TrainSettings:
-    """Ten steps of two groups of different limits; `arm` and `training` change keys."""
-    return TrainSettings.model_validate(
-        {
-            "study": "thinker",
-            "arm": {
-                "name": "tested",
-                "about": "",
-                "label": "",
-                "starts_from": "parent",
-                "episode": "single_turn",
-                "seeds": None,
-                "run": 1,
-                "fast": [{"n": 4, "max_tokens": 3}, {"n": 4, "max_tokens": 6, "min_tokens": 2}],
-                "censor": True,
-                "accumulation": 2,
-                "lr": {"pg_only": 0.5, "mixed": 0.25, "distill_only": 0.125},
-                "weight_decay": 0.08,
-                "zero_grad_skip": True,
-                "clip_norm": 1.0,
-                "temperature": 1.0,
-                "token_divisor": 8.0,
-                "advantage_epsilon": 1e-4,
-                "sigma_floor": 1e-5,
-            }
-            | (arm or {}),
-            "training": {
-                "steps": 10,
-                "tail_start": 6,
-                "base_lr": 1e-3,
-                "adam_betas": [0.9, 0.95],
-                "adam_eps": 1e-8,
-                "micro_batch_tokens": 40,
-                "checkpoint_every": 2,
-                "curve_every": 4,
-                "max_logp_difference": 1e-3,
-            }
-            | training,
-            "runtime": {"engine": "torch", "device": "cpu", "dtype": "float32", "threads": 1},
-            "evaluation": {
-                "batch_size": 4,
-                "max_tokens": 6,
-                "temperature": 0.0,
-                "sort": "prompt_length_descending",
-            },
-            "prompts": {"fast": "{question}:", "verify": "v", "slow": "s", "summary": "t"},
-        }
-    )
-
-
-def stream(steps: int = 10, answers: str = DIGITS) -> list[StreamItem]:
-    """Questions that differ in their answer only by position; the model can only guess."""
-    texts = [f"question {step}" for step in range(1, steps + 1)]
-    return [
-        StreamItem(
-            step=step,
-            source="pool" if step % 2 else "stencil",
-            index=step,
-            sha1_12=sha1_12(text),
-            question=text,
-            answer=answers[step % len(answers)],
-        )
-        for step, text in enumerate(texts, start=1)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +220,7 @@ def test_token_counters_can_be_recounted_from_lengths(straight):
             "fed": sum(trained_lengths) + prompt * len(trained_lengths),
             "loss": sum(trained_lengths),
         }
-        assert row["entropy_fwd_tokens"] == 0
+        assert row["entropy_fwd_tokens"] == row["teacher_fwd_tokens"] == row["anchor_n"] == 0
         assert row["distill_bwd_tokens"] == row["anchor_bwd_tokens"] == {"fed": 0, "loss": 0}
         total += generated
     assert total <= 10 * straight.settings.arm.cap == 10 * (4 * 3 + 4 * 6)
@@ -276,6 +230,19 @@ def test_engine_and_trainer_agree_on_every_sampled_token(straight):
     for row in straight.rows:
         assert 0 <= row["sampling/logp_difference/mean"] <= row["sampling/logp_difference/max"] < 1e-4
     assert any(row["sampling/logp_difference/max"] > 0 for row in straight.rows)
+
+
+def test_the_norm_of_a_step_is_that_of_its_only_term_undivided_by_the_accumulation(grader, tmp_path, straight):
+    for row in straight.rows:
+        assert row["grad_norm_by_term"] == ({"pg": row["grad_norm_micro"]} if row["grad_norm_micro"] > 0 else {})
+        assert row["grad_cosine"] == {}
+    whole = trained(grader, tmp_path, settings({"accumulation": 1}, steps=1, tail_start=1))
+    assert straight.rows[0]["grad_norm_micro"] == pytest.approx(whole.rows[0]["grad_norm_micro"], rel=1e-5)
+
+
+def test_terms_that_do_not_act_have_a_loss_of_zero(straight):
+    for row in straight.rows:
+        assert [row[f"loss_{kind}"] for kind in ("verify", "slow", "summary_pg", "distill", "anchor")] == [0.0] * 5
 
 
 def test_boundaries_norms_and_rates(straight):
@@ -295,6 +262,10 @@ def test_the_curve_measures_the_start_every_interval_and_the_tail_average(straig
     assert [point["step"] for point in straight.curve] == [0, 4, 8, 10]
     assert all(point["n"] == len(PANEL) for point in straight.curve)
     assert all(point["accuracy"] == pytest.approx(point["correct"] / point["n"]) for point in straight.curve)
+    for point in straight.curve:
+        assert sum(point["verdicts"].values()) == point["n"]
+        assert point["verdicts"]["No"] <= point["triggered"] <= point["n"]
+        assert 0 <= point["verify_slow_accuracy"] <= 1
 
 
 # What one step computes
@@ -436,6 +407,126 @@ def test_arms_share_the_random_numbers_of_a_step(grader, tmp_path, straight):
     run = trained(grader, tmp_path, settings({"name": "other", "weight_decay": 0.0}))
     for field in ("fast_len", "fast_correct", "entropy"):
         assert run.rows[0][field] == straight.rows[0][field]
+
+
+# Other episodes
+
+EPISODES = {"shared actor": SHARED, "isolated": ISOLATED, "forking": FORKING}
+
+
+@pytest.fixture(scope="module", params=EPISODES.values(), ids=EPISODES)
+def run(request, grader, tmp_path_factory) -> Trainer:
+    """A training of every kind of episode, with what its engine sampled under `sampled`, one list per stage."""
+    made = trainer(grader, settings(request.param))
+    generate, made.sampled = made.engine.generate, []
+
+    def recorded(requests, batch_size=None):
+        completions = generate(requests, batch_size=batch_size)
+        if requests[0].uniforms is not None:
+            made.sampled.append(list(zip(requests, completions, strict=True)))
+        return completions
+
+    made.engine.generate = recorded
+    made.train(stream(), ResumeFolder(tmp_path_factory.mktemp("run")))
+    return made
+
+
+def test_every_term_acts_in_the_episodes_used_here(run):
+    terms = set().union(*(row["grad_norm_by_term"] for row in run.rows))
+    if run.settings.arm.pg_stages:  # the guesser never writes a verdict: all are Invalid, and give no signal
+        assert terms == {"pg", "slow", "summary_pg", "distill"}
+    else:
+        assert terms == {"pg", "distill", "anchor"}
+
+
+def test_stage_counters_are_those_of_what_was_sampled(run):
+    """Recounted from the completions alone; stages come in their order, those that nothing reaches not at all."""
+    stages, asked = [], iter(run.sampled)
+    total = 0
+    for row in run.rows:
+        assert row["gen_tokens"]["total"] == sum(n for name, n in row["gen_tokens"].items() if name != "total")
+        assert row["gen_tokens"]["total"] <= run.settings.arm.cap
+        total += row["gen_tokens"]["total"]
+        for name in ("fast", "verify", "slow", "summary", "fork"):
+            if row["gen_tokens"].get(name):
+                stages.append(name)
+                assert row["gen_tokens"][name] == sum(len(c.token_ids) for _, c in next(asked)), (row["step"], name)
+    assert list(asked) == []
+    assert total <= 10 * run.settings.arm.cap
+    assert len(set(stages)) >= 2
+
+
+def test_counts_of_later_stages_agree_with_the_rewards(run):
+    for row in run.rows:
+        failed = row["fast_correct"].count(False)
+        if "fork" in row["gen_tokens"]:
+            assert len(row["fork_parents"]) == len(row["fork_accepted"]) == row["n_fork"] in (0, 3)
+            assert all(not row["fast_correct"][parent["rollout"]] for parent in row["fork_parents"])
+            long = [row["fast_len"][i] for i in range(8) if not row["fast_correct"][i] and row["fast_len"][i] >= 3]
+            assert row["entropy_fwd_tokens"] == sum(long)
+            assert bool(row["n_fork"]) is bool(long)
+        else:
+            assert len(row["verdicts"]) == 8
+            assert row["n_slow"] == failed
+            assert row["n_summary"] == pytest.approx(failed * (row["slow_acc"] or 0.0))
+            assert row["entropy_fwd_tokens"] == 0
+        if failed == 0:
+            assert row["distill_bwd_tokens"] == {"fed": 0, "loss": 0}
+
+
+def test_anchors_are_right_rollouts_of_earlier_steps(run):
+    identities = [row["sha1_12"] for row in run.rows]
+    for row in run.rows:
+        assert len(row["anchor_sha1"]) == row["anchor_n"]
+        assert (row["anchor_n"] > 0) is (row["anchor_bwd_tokens"]["loss"] > 0)
+        for identity in row["anchor_sha1"]:
+            origin = identities.index(identity)
+            assert origin + 1 < row["step"]
+            assert any(run.rows[origin]["fast_correct"])
+
+
+def test_teachers_are_asked_where_alpha_is_below_one_alone(run):
+    taught = [row["teacher_fwd_tokens"] > 0 for row in run.rows]
+    distilled = [row["distill_bwd_tokens"]["loss"] > 0 for row in run.rows]
+    assert taught == (distilled if run.settings.arm.alpha < 1 else [False] * len(run.rows))
+
+
+def test_the_step_size_follows_what_was_accumulated(run):
+    kinds: set[str] = set()
+    rates = {(True, False): 0.5, (True, True): 0.25, (False, True): 0.125}
+    for row in run.rows:
+        kinds |= row["grad_norm_by_term"].keys()
+        if row["is_boundary"]:
+            policy, distilled = bool(kinds - {"distill", "anchor"}), bool(kinds & {"distill", "anchor"})
+            assert row["lr_used"] == (0.0 if row["skipped_zero_grad"] else 1e-3 * rates[policy, distilled])
+            kinds = set()
+
+
+def test_the_pass_rate_of_verification_rewards_is_the_running_one_of_the_steps_before(run):
+    rate = 0.5
+    for row in run.rows:
+        if "pbar_ema" in row:
+            assert row["pbar_ema"] == pytest.approx(rate, abs=1e-12)
+        rate = 0.9 * rate + 0.1 * row["fast_acc"]
+
+
+@pytest.mark.parametrize("episode", EPISODES.values(), ids=EPISODES)
+@pytest.mark.parametrize("last", [2, 8])
+def test_every_episode_resumes_bit_for_bit(grader, tmp_path, episode, last):
+    chosen = settings(episode)
+    reference = trained(grader, tmp_path / "reference", chosen)
+    with pytest.raises(Killed):
+        trainer(grader, chosen).train(stream(), KillingFolder(tmp_path / "killed", last=last))
+    assert_identical(trained(grader, tmp_path / "killed", chosen), reference)
+
+
+def test_a_random_reward_is_a_coin_that_ignores_the_answer(grader, tmp_path):
+    chosen = settings({"reward": "random"})
+    run = trained(grader, tmp_path / "run", chosen)
+    other = trained(grader, tmp_path / "other", chosen, answers="9")
+    fields = ("fast_sha1", "fast_correct", "grad_norm_micro")
+    assert [[row[f] for f in fields] for row in run.rows] == [[row[f] for f in fields] for row in other.rows]
+    assert 0.2 < fmean(row["fast_acc"] for row in run.rows) < 0.8
 
 
 # Resume

@@ -207,6 +207,8 @@ def grading_command(project, completions: Path, out: Path) -> list[str | Path]:
     options = {"panel": project.results / "panels", "completions": completions, "out": out}
     suffixes = {"panel": ".jsonl", "completions": ".parquet", "out": ".parquet"}
     parts = [(f"--{key}", options[key] / f"{panel}{suffixes[key]}") for key in options for panel in panels]
+    parts += [("--verify-slow", project.root / EVALUATION / "verify_slow.parquet"), ("--verify-slow-panel", "val350")]
+    parts += [("--verify-slow-out", out / "verify_slow_grades.parquet")]
     return ["python", "workflow/scripts/grade_panel.py", *(part for pair in parts for part in pair)]
 
 
@@ -355,6 +357,8 @@ def test_missing_resources_stop_before_any_job(fresh, file: str) -> None:
 CONFIG = "config/config.yaml"
 CONT = "config/arms/thinker/std_rlvr_cont.yaml"
 G8 = "config/arms/thinker/std_stabilized_g8.yaml"
+ISOLATED = "config/arms/thinker/brier_scd_pure.yaml"
+REPEATED = "config/arms/thinker/fork_thinker_rep2.yaml"
 SMOKE = "config/scales/smoke.yaml"
 PROMPTS = "config/prompts/micro.yaml"
 
@@ -373,7 +377,11 @@ PROMPTS = "config/prompts/micro.yaml"
         (PROMPTS, "{question}\\nSolve:", "Solve:", ["fast", "{question}"]),
         (CONFIG, "conf500, fresh500, ext240]", "conf500, fresh500, ext241]", ["suites.all6", "ext241"]),
         (CONFIG, "scale: micro", "scale: mirco", ["scale", "mirco", "smoke"]),
-        (CONFIG, "arms: [std_rlvr_cont,", "arms: [std_rlvr_count,", ["thinker.arms", "std_rlvr_count"]),
+        (CONT, "fast:", "prefix_mask: true\nfast:", ["prefix_mask", "forks"]),
+        (CONT, "fast:", "alpha: 0.5\nfast:", ["alpha", "teacher"]),
+        (ISOLATED, "pg_fast: false", "pg_fast: false\npg_stages: true", ["pg_stages", "isolated"]),
+        (REPEATED, "n: 4, max_tokens: 512", "n: 3, max_tokens: 512", ["dose_family", "4608", "5120"]),
+        (CONFIG, "- std_rlvr_cont\n", "- std_rlvr_count\n", ["thinker.arms", "std_rlvr_count"]),
         (CONFIG, "b: std_rlvr_cont,", "b: std_rlvr_count,", ["contrasts.0", "std_rlvr_count"]),
         (CONFIG, "seeds: [102, 42]", "seeds: [102, forty-two]", ["thinker.seeds.1", "integer"]),
         (CONFIG, "thinker:", "thinker: [", ["not YAML"]),

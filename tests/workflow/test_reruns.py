@@ -12,11 +12,19 @@ import yaml
 
 ARMS = "config/arms/thinker"
 LIBRARY = "workflow/dosematch"
-REPORTING = {"make_tables": 1, "make_figures": 1, "make_report": 1, "all": 1}
-STATISTICS = {"compare_arms": 1, **REPORTING}
-EVALUATIONS = {"generate_panel": 6, "grade_panel": 6, "merge_eval": 6}
-EVERY_TRAINING = {"train_parent": 2, "train_arm": 4, **EVALUATIONS, **STATISTICS}
-ONE_ARM = {"train_arm": 2, "generate_panel": 2, "grade_panel": 2, "merge_eval": 2, **STATISTICS}
+SUPPLEMENT = {"make_supplement": 1, "regrade": 1, "make_report": 1, "all": 1}
+REPORTING = {"make_tables": 1, "make_figures": 1, **SUPPLEMENT}
+STATISTICS = {"compare_arms": 1, "compare_published": 1, **REPORTING}
+
+
+def evaluations(n: int) -> dict[str, int]:
+    """The jobs that evaluate n checkpoints."""
+    return {"generate_panel": n, "grade_panel": n, "merge_eval": n}
+
+
+# Twelve arms continue the parent, two of them with one of the two seeds.
+EVERY_TRAINING = {"train_parent": 2, "train_arm": 22, **evaluations(24), **STATISTICS}
+ONE_ARM = {"train_arm": 2, **evaluations(2), **STATISTICS}
 QUESTIONS = {"prepare_questions": 1, "build_stream": 4, "audit_ancestry": 2}
 
 
@@ -61,9 +69,11 @@ def test_one_switch_reruns_one_arm(project) -> None:
 
 
 def test_a_default_reruns_the_arms_that_use_it(project) -> None:
-    """Two arms set their own weight decay."""
+    """The others set their own weight decay; two of these six have one seed."""
     project.edit(f"{ARMS}/_defaults.yaml", "weight_decay: 0.05", "weight_decay: 0.06")
-    assert project.pending_with_arms() == (ONE_ARM, {"std_rlvr_cont"})
+    arms = {"std_rlvr_cont", "thinker_baseline", "thinker_unweighted_sumsft", "bc_thinker"}
+    arms |= {"brier_scd_pure", "thinker_unweighted_sumsft_rep2"}
+    assert project.pending_with_arms() == ({"train_arm": 10, **evaluations(10), **STATISTICS}, arms)
 
 
 @pytest.mark.parametrize(
@@ -76,20 +86,21 @@ def test_rewording_an_arm_trains_nothing(project, old: str, new: str) -> None:
     assert project.pending() == STATISTICS
 
 
-def test_key_order_and_layout_rerun_nothing(project) -> None:
+def test_key_order_and_layout_only_pack_the_supplement_again(project) -> None:
+    """It holds the files themselves."""
     for path in sorted((project.root / "config").rglob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
         turned = reversed_keys(yaml.safe_load(text))
         path.write_text(comments + yaml.safe_dump(turned, sort_keys=False), encoding="utf-8")
         assert path.read_text(encoding="utf-8") != text
-    assert project.pending() == Counter()
+    assert project.pending() == SUPPLEMENT
 
 
 def test_a_seed_more_runs_what_is_new(project) -> None:
     project.edit("config/config.yaml", "seeds: [102, 42]", "seeds: [102, 42, 7]")
-    new = {"build_stream": 2, "audit_ancestry": 2, "train_parent": 1, "train_arm": 2}
-    assert project.pending() == new | {"generate_panel": 3, "grade_panel": 3, "merge_eval": 3} | STATISTICS
+    new = {"build_stream": 2, "audit_ancestry": 2, "train_parent": 1, "train_arm": 10}
+    assert project.pending() == new | evaluations(11) | STATISTICS
 
 
 def test_the_arm_of_the_readme_runs_what_is_new(project) -> None:
@@ -101,7 +112,8 @@ def test_the_arm_of_the_readme_runs_what_is_new(project) -> None:
     assert len(arm.splitlines()) <= 10
     (project.root / f"{ARMS}/{name[1]}.yaml").write_text(arm, encoding="utf-8")
     example = yaml.safe_load(config)
-    project.edit("config/config.yaml", "arms: [std_rlvr_cont, std_stabilized_g8]", f"arms: {example['arms']}")
+    assert name[1] in example["arms"]
+    project.edit("config/config.yaml", "    - std_rlvr_cont\n", f"    - std_rlvr_cont\n    - {name[1]}\n")
     project.edit("config/config.yaml", "  contrasts:\n", f"  contrasts:\n    - {example['contrasts'][0]}\n")
     assert project.pending_with_arms() == (ONE_ARM, {name[1]})
 
@@ -122,8 +134,8 @@ def test_one_arm_less_only_tests_again(project) -> None:
         (f"{LIBRARY}/reporting/figures.py", {"make_figures": 1, "make_report": 1, "all": 1}),
         (f"{LIBRARY}/reporting/report.html.j2", {"make_report": 1, "all": 1}),
         (f"{LIBRARY}/statistics/bootstrap.py", STATISTICS),
-        ("workflow/scripts/grade_panel.py", {"grade_panel": 6, "merge_eval": 6, **STATISTICS}),
-        ("workflow/scripts/generate_panel.py", {**EVALUATIONS, **STATISTICS}),
+        ("workflow/scripts/grade_panel.py", {"grade_panel": 24, "merge_eval": 24, **STATISTICS}),
+        ("workflow/scripts/generate_panel.py", {**evaluations(24), **STATISTICS}),
         (f"{LIBRARY}/objectives.py", EVERY_TRAINING),
         (f"{LIBRARY}/optimizer.py", EVERY_TRAINING),
         (f"{LIBRARY}/questions/synthetic.py", QUESTIONS | EVERY_TRAINING),
@@ -146,7 +158,7 @@ def test_statistics_settings_only_test_again(project) -> None:
 
 
 def test_a_stage_can_be_forced(study) -> None:
-    assert study.pending("--forcerun", "train_arm")["train_arm"] == 4
+    assert study.pending("--forcerun", "train_arm")["train_arm"] == 22
 
 
 def test_a_harmless_edit_can_be_accepted(project) -> None:

@@ -69,7 +69,8 @@ class StudyConfig:
 
         Descriptions and the list of seeds are left out: rewording an arm or adding a seed retrains nothing.
         """
-        arm = self.arms[name].model_copy(update={"about": "", "label": "", "seeds": None})
+        neutral = {"about": "", "label": "", "seeds": None, "dose_family": None}
+        arm = self.arms[name].model_copy(update=neutral)
         training = self.scale.training
         if arm.starts_from == "base":
             changed = {**training.model_dump(), **self.scale.parent_training.model_dump()}
@@ -96,13 +97,20 @@ class StudyConfig:
     def eval_settings(self) -> str:
         """JSON of `EvalSettings`: the same for every checkpoint."""
         return plain(
-            EvalSettings(study=STUDY, runtime=self.scale.runtime, evaluation=self._evaluation(), prompts=self.prompts)
+            EvalSettings(
+                study=STUDY,
+                verify_slow_panel=self.study.verify_slow_panel,
+                runtime=self.scale.runtime,
+                evaluation=self._evaluation(),
+                prompts=self.prompts,
+            )
         )
 
     def record_settings(self) -> str:
         """JSON of what an evaluation record says about how it was made, and the suites it totals."""
         evaluation = {**self._evaluation().model_dump(), "dtype": self.scale.runtime.dtype}
-        return json.dumps({"eval": evaluation, "suites": self.study.suites}, sort_keys=True)
+        record = {"eval": evaluation, "suites": self.study.suites, "verify_slow_panel": self.study.verify_slow_panel}
+        return json.dumps(record, sort_keys=True)
 
     def question_settings(self) -> str:
         """JSON of the question sets."""
@@ -139,6 +147,7 @@ class StudyConfig:
                 "statistics": self.study.statistics.model_dump(),
                 "steps": training.steps,
                 "tail_start": training.tail_start,
+                "verify_slow_panel": self.study.verify_slow_panel,
                 "token_reference": self.study.token_reference,
             },
             sort_keys=True,
@@ -150,8 +159,11 @@ class StudyConfig:
         return arm.scaled(self.scale.length_factor).cap if arm.starts_from == "parent" else None
 
     def _evaluation(self) -> Evaluation:
-        tokens = max(1, round(self.scale.evaluation.max_tokens * self.scale.length_factor))
-        return self.scale.evaluation.model_copy(update={"max_tokens": tokens})
+        budgets = ("max_tokens", "verify_max_tokens", "slow_max_tokens")
+        evaluation, factor = self.scale.evaluation, self.scale.length_factor
+        return evaluation.model_copy(
+            update={name: max(1, round(getattr(evaluation, name) * factor)) for name in budgets}
+        )
 
     def _load_scale(self, name: str) -> Scale:
         path = self._existing("config/scales", name, "scale")
@@ -182,10 +194,11 @@ class StudyConfig:
         known_panels = set(self.scale.questions.panels)
         if "all6" not in self.study.suites:
             raise UserError(f"{self.file}: {STUDY}.suites.all6: missing; it lists the panels that claims rest on")
-        for suite, panels in {**self.study.suites, "development_panel": [self.study.development_panel]}.items():
+        single = {key: [getattr(self.study, key)] for key in ("development_panel", "verify_slow_panel")}
+        for suite, panels in {**self.study.suites, **single}.items():
             for panel in panels:
                 if panel not in known_panels:
-                    where = f"{STUDY}.suites.{suite}" if suite in self.study.suites else f"{STUDY}.{suite}"
+                    where = f"{STUDY}.{suite}" if suite in single else f"{STUDY}.suites.{suite}"
                     raise UserError(f"{self.file}: {where}: scale {self.scale.name!r} has no panel {panel!r}")
         for suite in self.study.statistics.decontaminated_suites:
             if suite not in self.study.suites:
@@ -198,12 +211,26 @@ class StudyConfig:
             raise UserError(f"{self.file}: {STUDY}.token_reference: no arm {self.study.token_reference!r}")
         if self.arms[self.study.parent].starts_from != "base":
             raise UserError(f"{self._arm_file(self.study.parent)}: starts_from: the parent must start from base")
+        self._check_doses()
         for name in self.study.arms:
             if name != self.study.parent and self.arms[name].starts_from != "parent":
                 raise UserError(f"{self._arm_file(name)}: starts_from: only {self.study.parent} may start from base")
             strangers = set(self.seeds(name)) - set(self.study.seeds)
             if strangers:
                 raise UserError(f"{self._arm_file(name)}: seeds: {min(strangers)} is not in {STUDY}.seeds")
+
+    def _check_doses(self) -> None:
+        """Arms that declare a common dose must have the same cap of generated tokens per step."""
+        first: dict[str, str] = {}
+        for name, arm in self.arms.items():
+            if arm.dose_family is None:
+                continue
+            other = first.setdefault(arm.dose_family, name)
+            if arm.cap != self.arms[other].cap:
+                raise UserError(
+                    f"{self._arm_file(name)}: dose_family: cap of {arm.cap} tokens per step, but {other} of the same "
+                    f"family {arm.dose_family!r} has {self.arms[other].cap}"
+                )
 
 
 def check(model: type[Model], value: Any, file: str, prefix: str = "") -> Model:

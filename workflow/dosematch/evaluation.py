@@ -7,14 +7,29 @@ from typing import Any
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
+from dosematch.answers import extract_answer, parse_verdict
 from dosematch.episodes.episode import Context
 from dosematch.grading import Grader
 from dosematch.identity import sha1_12
-from dosematch.prompts import Prompts
+from dosematch.prompts import Prompts, encode
 from dosematch.questions import Question
-from dosematch.rollout.engine import Completion, Engine, Request
+from dosematch.rollout.engine import Completion, Generator, Request
 from dosematch.settings import Evaluation, TrainSettings
 
+VERIFY_SLOW = pa.schema(
+    [
+        ("index", pa.int32()),
+        ("sha1_12", pa.string()),
+        ("verify_text", pa.string()),
+        ("verify_token_ids", pa.list_(pa.int32())),
+        ("verdict", pa.string()),
+        ("missing_fast_box", pa.bool_()),
+        ("triggered", pa.bool_()),
+        ("slow_text", pa.string()),
+        ("slow_token_ids", pa.list_(pa.int32())),
+        ("slow_finish_reason", pa.string()),
+    ]
+)
 COMPLETIONS = pa.schema(
     [
         ("index", pa.int32()),
@@ -30,20 +45,78 @@ COMPLETIONS = pa.schema(
 
 
 def generate_greedy(
-    engine: Engine,
+    engine: Generator,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Prompts,
     evaluation: Evaluation,
     questions: Sequence[Question],
 ) -> list[Completion]:
-    """Greedy Fast completions in the order of `questions`; sorting by prompt length happens inside and is undone."""
+    """Greedy Fast completions in the order of `questions`."""
     requests = [Request(prompts.fast_ids(tokenizer, question.text), evaluation.max_tokens) for question in questions]
+    return complete(engine, evaluation, requests)
+
+
+def complete(engine: Generator, evaluation: Evaluation, requests: Sequence[Request]) -> list[Completion]:
+    """Run requests in evaluation batches; sorting by prompt length happens inside and is undone."""
     order = list(range(len(requests)))
     if evaluation.sort == "prompt_length_descending":
         order.sort(key=lambda i: -len(requests[i].prompt_ids))
     sorted_completions = engine.generate([requests[i] for i in order], batch_size=evaluation.batch_size)
     restored = dict(zip(order, sorted_completions, strict=True))
     return [restored[i] for i in range(len(requests))]
+
+
+def triggers(verdict: str, has_box: bool) -> bool:
+    """Whether Slow replaces Fast: an explicit No, or a Fast answer without a box (thinker-spec 12)."""
+    return verdict == "No" or not has_box
+
+
+def verify_slow_rows(
+    engine: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Prompts,
+    evaluation: Evaluation,
+    questions: Sequence[Question],
+    fast: Sequence[Completion],
+) -> list[dict[str, Any]]:
+    """Reference-free Verify -> Slow after given Fast completions, one row per question under `VERIFY_SLOW`.
+
+    Every answer is verified, also boxless ones; only triggered ones are solved again.
+    """
+    eos = tokenizer.eos_token_id
+
+    def said(completion: Completion) -> tuple[int, ...]:
+        return tuple(token for token in completion.token_ids if token != eos)
+
+    def text(completion: Completion) -> str:
+        return str(tokenizer.decode(list(completion.token_ids), skip_special_tokens=True))
+
+    ask_verify, ask_slow = encode(tokenizer, prompts.verify), encode(tokenizer, prompts.slow)
+    dialogues = [
+        prompts.fast_ids(tokenizer, question.text) + said(completion) + ask_verify
+        for question, completion in zip(questions, fast, strict=True)
+    ]
+    checks = complete(engine, evaluation, [Request(ids, evaluation.verify_max_tokens) for ids in dialogues])
+    boxes = [extract_answer(text(completion))[1] for completion in fast]
+    verdicts = [parse_verdict(text(check)) for check in checks]
+    again = [i for i, verdict in enumerate(verdicts) if triggers(verdict, boxes[i])]
+    requests = [Request(dialogues[i] + said(checks[i]) + ask_slow, evaluation.slow_max_tokens) for i in again]
+    slow = dict(zip(again, complete(engine, evaluation, requests), strict=True))
+    return [
+        {
+            "index": i,
+            "sha1_12": sha1_12(question.text),
+            "verify_text": text(checks[i]),
+            "verify_token_ids": list(checks[i].token_ids),
+            "verdict": verdicts[i],
+            "missing_fast_box": not boxes[i],
+            "triggered": i in slow,
+            "slow_text": text(slow[i]) if i in slow else None,
+            "slow_token_ids": list(slow[i].token_ids) if i in slow else None,
+            "slow_finish_reason": slow[i].finish_reason if i in slow else None,
+        }
+        for i, question in enumerate(questions)
+    ]
 
 
 def completion_rows(
@@ -71,14 +144,23 @@ def completion_rows(
 def accuracy_row(
     context: Context, grader: Grader, settings: TrainSettings, questions: Sequence[Question]
 ) -> dict[str, Any]:
-    """Accuracy, mean length (tokens) and share of truncated completions on a development panel."""
-    completions = generate_greedy(context.engine, context.tokenizer, context.prompts, settings.evaluation, questions)
-    pairs = [(context.text(c), question.answer) for c, question in zip(completions, questions, strict=True)]
-    correct = sum(grade.correct for grade in grader.grade_many(pairs))
+    """One point of the development curve: Fast and Verify -> Slow accuracy, verdicts, mean length, truncation."""
+    engine, tokenizer, prompts = context.engine, context.tokenizer, context.prompts
+    fast = generate_greedy(engine, tokenizer, prompts, settings.evaluation, questions)
+    rows = verify_slow_rows(engine, tokenizer, prompts, settings.evaluation, questions, fast)
+    first = [grader.grade(context.text(c.token_ids), q.answer).correct for c, q in zip(fast, questions, strict=True)]
+    final = [
+        grader.grade(row["slow_text"], question.answer).correct if row["triggered"] else right
+        for row, question, right in zip(rows, questions, first, strict=True)
+    ]
+    n = len(questions)
     return {
-        "n": len(questions),
-        "correct": correct,
-        "accuracy": correct / len(questions),
-        "mean_length": fmean(len(completion.token_ids) for completion in completions),
-        "clipped_ratio": fmean(completion.finish_reason == "length" for completion in completions),
+        "n": n,
+        "correct": sum(first),
+        "accuracy": sum(first) / n,
+        "verify_slow_accuracy": sum(final) / n,
+        "triggered": sum(row["triggered"] for row in rows),
+        "verdicts": {name: sum(row["verdict"] == name for row in rows) for name in ("Yes", "No", "Invalid")},
+        "mean_length": fmean(len(completion.token_ids) for completion in fast),
+        "clipped_ratio": fmean(completion.finish_reason == "length" for completion in fast),
     }

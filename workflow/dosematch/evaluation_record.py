@@ -76,6 +76,62 @@ def panel_record(completions: Rows, grades: Rows) -> dict[str, Any]:
     }
 
 
+def verify_slow_record(fast: Rows, verify_slow: Rows, slow: Rows) -> dict[str, Any]:
+    """Verify -> Slow of one panel: per-item lists, 2x3 confusion, disjoint triggers, wins and losses (thinker-spec 12).
+
+    `fast` and `slow` are grades in panel order, `verify_slow` what was generated; an untriggered item keeps its Fast
+    result.
+    """
+    right = [row["correct"] for row in fast]
+    final = [s["correct"] if v["triggered"] else f for f, v, s in zip(right, verify_slow, slow, strict=True)]
+    verdicts = [row["verdict"] for row in verify_slow]
+    boxless = [row["missing_fast_box"] for row in verify_slow]
+    return {
+        "n": len(fast),
+        "per_item_sha1": [row["sha1_12"] for row in fast],
+        "per_item_verdict": verdicts,
+        "per_item_missing_fast_box": boxless,
+        "per_item_triggered": [row["triggered"] for row in verify_slow],
+        "per_item_slow_extracted": [
+            row["extracted"] if v["triggered"] else None for row, v in zip(slow, verify_slow, strict=True)
+        ],
+        "per_item_slow_correct": [
+            row["correct"] if v["triggered"] else None for row, v in zip(slow, verify_slow, strict=True)
+        ],
+        "per_item_final_correct": final,
+        "confusion_matrix": confusion_matrix(right, verdicts, boxless),
+        "triggers": trigger_counts(verdicts, boxless),
+        "slow_wins": sum(f and not r for f, r in zip(final, right, strict=True)),
+        "slow_losses": sum(r and not f for f, r in zip(final, right, strict=True)),
+        "fast_correct": sum(right),
+        "correct": sum(final),
+        "accuracy": sum(final) / len(final),
+    }
+
+
+def confusion_matrix(
+    right: Sequence[bool], verdicts: Sequence[str], boxless: Sequence[bool]
+) -> dict[str, dict[str, int]]:
+    """Rows Fast right and wrong, columns Yes, No, Invalid; `nobox` overlays them (thinker-spec 12.1)."""
+    rows = {}
+    for name, value in (("fast_right", True), ("fast_wrong", False)):
+        chosen = [(v, b) for r, v, b in zip(right, verdicts, boxless, strict=True) if r == value]
+        rows[name] = {column.lower(): sum(v == column for v, _ in chosen) for column in ("Yes", "No", "Invalid")}
+        rows[name]["nobox"] = sum(b for _, b in chosen)
+    return rows
+
+
+def trigger_counts(verdicts: Sequence[str], boxless: Sequence[bool]) -> dict[str, int]:
+    """Disjoint causes of a trigger; `total` is their sum (thinker-spec 12.1)."""
+    causes = [(v == "No", b) for v, b in zip(verdicts, boxless, strict=True)]
+    counts = {
+        "no_only": causes.count((True, False)),
+        "nobox_only": causes.count((False, True)),
+        "both": causes.count((True, True)),
+    }
+    return counts | {"total": sum(counts.values())}
+
+
 def evaluation_record(
     identity: Mapping[str, Any],
     evaluation: Mapping[str, Any],

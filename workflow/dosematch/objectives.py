@@ -10,8 +10,10 @@ import torch
 class Segment:
     """Train `target_ids` after `context_ids`, from target position `start`, with one weight per token.
 
-    The loss is `-weight * sum of log p(target_t) over t >= start`. `kind` names the loss term and the token counter.
-    `sampled_logprobs` are the engine's log-probabilities of the targets, to be compared with the trainer's.
+    The loss is `weight * sum over t >= start of g_t * (alpha * CE_t + (1 - alpha) * KL_t)` (thinker-spec 5.4): `g_t` is
+    the detached Brier gate where `gated`, else 1; `KL_t` is taken to the teacher, the same weights after
+    `teacher_ids`, on the teacher's `top_k` tokens. A policy gradient is the plain case with a signed weight. `kind`
+    names the loss term and the token counter. `sampled_logprobs` are the engine's, to be compared with the trainer's.
     """
 
     context_ids: tuple[int, ...]
@@ -20,6 +22,10 @@ class Segment:
     kind: str = "pg"
     start: int = 0
     sampled_logprobs: tuple[float, ...] | None = None
+    gated: bool = False
+    alpha: float = 1.0
+    teacher_ids: tuple[int, ...] | None = None
+    top_k: int = 0
 
     def __len__(self) -> int:
         return len(self.context_ids) + len(self.target_ids)
@@ -62,3 +68,35 @@ def target_logprobs(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
     """Log-probabilities [N] (fp32) of `targets` int64 [N] under `logits` [N, V]."""
     logits = logits.float()
     return logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+
+
+def brier_gate(logprobs: torch.Tensor) -> torch.Tensor:
+    """Detached variance `4 p (1 - p)` of predicting each token, from its log-probabilities [N] (thinker-spec 5.3)."""
+    p = logprobs.detach().exp()
+    return 4.0 * p * (1.0 - p)
+
+
+def top_k_kl(student_logits: torch.Tensor, teacher_logits: torch.Tensor, k: int) -> torch.Tensor:
+    """KL [N] from the teacher's `k` likeliest tokens, renormalised, to the student's full distribution.
+
+    Both logits are [N, V]; the teacher is detached; `k` is capped at V (thinker-spec 5.4).
+    """
+    top = teacher_logits.detach().float().topk(min(k, teacher_logits.shape[-1]), dim=-1)
+    log_teacher = top.values.log_softmax(-1)
+    log_student = student_logits.float().log_softmax(-1).gather(-1, top.indices)
+    return (log_teacher.exp() * (log_teacher - log_student)).sum(-1)
+
+
+def verdict_rewards(correct: Sequence[bool], verdicts: Sequence[str], pass_rate: float) -> list[float]:
+    """Class-balanced rewards of verifications (thinker-spec 5.2).
+
+    A right attempt rewards "Yes" with `1 / (2 p)`, a wrong one "No" with `1 / (2 (1 - p))`; `pass_rate` is clamped by
+    the caller, see `clamped`.
+    """
+    yes, no = 1.0 / (2.0 * pass_rate), 1.0 / (2.0 * (1.0 - pass_rate))
+    return [(yes if c else no) if v == ("Yes" if c else "No") else 0.0 for c, v in zip(correct, verdicts, strict=True)]
+
+
+def clamped(pass_rate: float, low: float = 0.15, high: float = 0.85) -> float:
+    """The pass rate that weights may use: a verdict weight stays within [1/1.7, 1/0.3]."""
+    return min(high, max(low, pass_rate))

@@ -1,6 +1,7 @@
 """AdamW on fp32 masters of the working weights, with accumulation and the zero-gradient skip (thinker-spec 9)."""
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from transformers import PreTrainedModel
@@ -18,11 +19,20 @@ class Update:
     skipped: bool
 
 
+@dataclass(frozen=True)
+class StepGradient:
+    """Anatomy of one step's own gradient: its norm, the norm of every loss term, and their pairwise cosines."""
+
+    norm: float
+    norms: dict[str, float]
+    cosines: dict[str, float]
+
+
 class MasterAdamW:
     """fp32 master weights, gradients and moments behind working weights of any dtype.
 
-    `absorb` moves the working gradients into an fp32 step gradient after every backward pass, `end_step` adds that to
-    the accumulated gradient, `update` clips, steps and casts back.
+    `absorb` moves the working gradients into an fp32 gradient of their loss term after every backward pass, `end_step`
+    adds the terms to the accumulated gradient, `update` clips, steps and casts back.
     """
 
     def __init__(
@@ -37,7 +47,7 @@ class MasterAdamW:
     ) -> None:
         self.names, self.working = zip(*model.named_parameters(), strict=True)
         self.masters = [parameter.detach().float().clone() for parameter in self.working]
-        self.step_grads = [torch.zeros_like(master) for master in self.masters]
+        self.step_grads: dict[str, list[torch.Tensor]] = {}
         for master in self.masters:
             master.grad = torch.zeros_like(master)
         self.clip_norm, self.skip_zero_grad = clip_norm, skip_zero_grad
@@ -48,20 +58,31 @@ class MasterAdamW:
         """The accumulated fp32 gradients."""
         return [master.grad for master in self.masters if master.grad is not None]
 
-    def absorb(self) -> None:
-        """Add the working gradients to the step gradient in fp32 and clear them."""
-        for total, parameter in zip(self.step_grads, self.working, strict=True):
+    def absorb(self, kind: str) -> None:
+        """Add the working gradients to the step gradient of a loss term in fp32 and clear them."""
+        if kind not in self.step_grads:
+            self.step_grads[kind] = [torch.zeros_like(master) for master in self.masters]
+        for total, parameter in zip(self.step_grads[kind], self.working, strict=True):
             if parameter.grad is not None:
                 total += parameter.grad.float()
                 parameter.grad = None
 
-    def end_step(self) -> float:
-        """Add the step gradient to the accumulated one; returns the norm of the step gradient."""
-        norm = float(torch.nn.utils.get_total_norm(self.step_grads))
-        for accumulated, step in zip(self.grads, self.step_grads, strict=True):
+    def end_step(self) -> StepGradient:
+        """Add the step's loss terms to the accumulated gradient and describe them; cosines are named `a/b`."""
+        terms = dict(sorted(self.step_grads.items()))
+        norms = {kind: _norm(grads) for kind, grads in terms.items()}
+        cosines = {
+            f"{a}/{b}": _dot(terms[a], terms[b]) / (norms[a] * norms[b])
+            for a, b in combinations(terms, 2)
+            if norms[a] > 0 and norms[b] > 0
+        }
+        self.step_grads = {}
+        if not terms:
+            return StepGradient(0.0, {}, {})
+        total = [sum(parts[1:], start=parts[0]) for parts in zip(*terms.values(), strict=True)]
+        for accumulated, step in zip(self.grads, total, strict=True):
             accumulated += step
-            step.zero_()
-        return norm
+        return StepGradient(_norm(total), norms, cosines)
 
     def update(self, lr: float) -> Update:
         """Clip the accumulated gradient, step, cast the masters to the working weights, clear.
@@ -109,3 +130,11 @@ class MasterAdamW:
                 if moments["step"] is not None:
                     self.adamw.state[master] = {k: v.clone() for k, v in moments.items() if v is not None}
         self.cast()
+
+
+def _norm(tensors: list[torch.Tensor]) -> float:
+    return float(torch.nn.utils.get_total_norm(tensors))
+
+
+def _dot(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    return sum(float((x * y).sum()) for x, y in zip(a, b, strict=True))

@@ -36,18 +36,42 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class RolloutGroup(Strict):
-    """`n` rollouts of one question under the same limits (tokens)."""
+class Limits(Strict):
+    """How long one completion may and must be (tokens)."""
 
-    n: PositiveInt
     max_tokens: PositiveInt
     min_tokens: NonNegativeInt = 0
 
     @model_validator(mode="after")
-    def _minimum_fits(self) -> "RolloutGroup":
+    def _minimum_fits(self) -> "Limits":
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}")
         return self
+
+
+class RolloutGroup(Limits):
+    """`n` rollouts of one question under the same limits."""
+
+    n: PositiveInt
+
+
+class Fork(Limits):
+    """Continuations from inside failed rollouts (thinker-spec 7); all but `k` are lengths in tokens.
+
+    The first window is `[first_start, min(L - margin, first_end)]`, the second `[max(second_floor, min(second_start,
+    L // 2)), min(L - margin, second_end)]`; rollouts shorter than `min_length` are not forked; prefix and continuation
+    together may have `max_sequence` tokens.
+    """
+
+    k: PositiveInt
+    min_length: PositiveInt
+    margin: PositiveInt
+    first_start: PositiveInt
+    first_end: PositiveInt
+    second_floor: PositiveInt
+    second_start: PositiveInt
+    second_end: PositiveInt
+    max_sequence: PositiveInt
 
 
 class StepSize(Strict):
@@ -69,11 +93,30 @@ class Arm(Strict):
     about: str
     label: str
     starts_from: Literal["base", "parent"]
-    episode: Literal["single_turn"]
+    episode: Literal["single_turn", "thinker", "forking"]
     seeds: list[int] | None
     run: PositiveInt
+    dose_family: str | None
+    reward: Literal["answer", "random"]
     fast: Annotated[list[RolloutGroup], Field(min_length=1)]
+    verify: Limits | None
+    slow: Limits | None
+    summary: Limits | None
+    fork: Fork | None
+    pg_fast: bool
+    pg_stages: bool
+    summary_sft: bool
+    fork_sft: bool
+    gate: Literal["none", "brier"]
+    alpha: Annotated[float, Field(ge=0, le=1)]
+    teacher_top_k: NonNegativeInt
+    lambda_distill: PositiveFloat
+    anchor: bool
+    anchor_weight: PositiveFloat
+    anchor_capacity: PositiveInt
+    anchor_on_failure: bool
     censor: bool
+    prefix_mask: bool
     accumulation: PositiveInt
     lr: StepSize
     weight_decay: Annotated[float, Field(ge=0)]
@@ -87,7 +130,39 @@ class Arm(Strict):
     @property
     def cap(self) -> int:
         """Nominal dose: the most tokens that one step may generate."""
-        return sum(group.n * group.max_tokens for group in self.fast)
+        fast = sum(group.n * group.max_tokens for group in self.fast)
+        stages = [stage.max_tokens for stage in (self.verify, self.slow, self.summary) if stage]
+        forks = self.fork.k * self.fork.max_tokens if self.fork else 0
+        return fast + sum(group.n for group in self.fast) * sum(stages) + forks
+
+    @model_validator(mode="after")
+    def _switches_make_sense(self) -> "Arm":
+        """Refuse combinations that name a mechanism without what it needs."""
+        for problem, broken in self._contradictions().items():
+            if broken:
+                raise ValueError(problem)
+        return self
+
+    def _contradictions(self) -> dict[str, bool]:
+        stages = [self.verify, self.slow, self.summary]
+        thinker, forks = self.episode == "thinker", self.episode == "forking"
+        distills = self.summary_sft or self.fork_sft
+        return {
+            "verify, slow, summary: the thinker episode needs all three": thinker and None in stages,
+            "verify, slow, summary: only the thinker episode has stages": not thinker and any(stages),
+            "fork: the forking episode needs it": forks and self.fork is None,
+            "fork: only the forking episode forks": not forks and self.fork is not None,
+            "prefix_mask: there is no prefix without forks": self.prefix_mask and not forks,
+            "fork_sft: there is nothing to train on without forks": self.fork_sft and not forks,
+            "summary_sft: there are no summaries outside the thinker episode": self.summary_sft and not thinker,
+            "pg_stages: there are no stages outside the thinker episode": self.pg_stages and not thinker,
+            "pg_stages: an isolated arm may not train its stages; set pg_fast too": self.pg_stages and not self.pg_fast,
+            "alpha: below 1 there is a teacher, which only summary_sft has": self.alpha < 1 and not self.summary_sft,
+            "teacher_top_k: a teacher (alpha below 1) needs at least 1": self.alpha < 1 and self.teacher_top_k < 1,
+            "gate: there is no supervised target to gate": self.gate != "none" and not (distills or self.anchor),
+            "anchor_on_failure: needs anchor": self.anchor_on_failure and not self.anchor,
+            "pg_fast: nothing would be trained": not (self.pg_fast or distills),
+        }
 
     def scaled(self, factor: float) -> "Arm":
         """The same arm with every length multiplied by `factor`, the constant divisor included.
@@ -95,15 +170,22 @@ class Arm(Strict):
         The divisor is a length too: scaled with the others it keeps the size of a policy-gradient term, and with it
         the share of clipped steps and the balance with token means, what they are at paper scale.
         """
+        update: dict[str, object] = {"token_divisor": self.token_divisor * factor}
+        update["fast"] = [scaled_lengths(group, factor) for group in self.fast]
+        for stage in ("verify", "slow", "summary", "fork"):
+            if limits := getattr(self, stage):
+                update[stage] = scaled_lengths(limits, factor)
+        return self.model_copy(update=update)
 
-        def length(tokens: int) -> int:
-            return max(1, round(tokens * factor)) if tokens else 0
 
-        groups = [
-            group.model_copy(update={"max_tokens": length(group.max_tokens), "min_tokens": length(group.min_tokens)})
-            for group in self.fast
-        ]
-        return self.model_copy(update={"fast": groups, "token_divisor": self.token_divisor * factor})
+COUNTS = {"n", "k"}  # fields of limits that are no lengths
+LimitsModel = TypeVar("LimitsModel", bound=Limits)
+
+
+def scaled_lengths(limits: LimitsModel, factor: float) -> LimitsModel:
+    """Every length of `limits` multiplied by `factor` and rounded; what was positive stays so."""
+    lengths = {name: value for name, value in limits.model_dump().items() if name not in COUNTS}
+    return limits.model_copy(update={name: max(1, round(v * factor)) if v else 0 for name, v in lengths.items()})
 
 
 class Runtime(Strict):
@@ -144,10 +226,12 @@ class ParentTraining(Strict):
 
 
 class Evaluation(Strict):
-    """Greedy evaluation of whole panels (thinker-spec 12); `max_tokens` at paper scale."""
+    """Greedy evaluation of whole panels (thinker-spec 12); the three budgets are tokens at paper scale."""
 
     batch_size: PositiveInt
     max_tokens: PositiveInt
+    verify_max_tokens: PositiveInt
+    slow_max_tokens: PositiveInt
     temperature: Annotated[float, Field(ge=0, le=0)]
     sort: Literal["prompt_length_descending", "none"]
 
@@ -193,6 +277,7 @@ class Study(Strict):
     parent: str
     arms: Distinct[str]
     development_panel: str
+    verify_slow_panel: str
     suites: dict[str, Distinct[str]]
     contrasts: list[Contrast]
     token_reference: str
@@ -229,6 +314,7 @@ class EvalSettings(Strict):
     """All that decides a checkpoint's completions beside the checkpoint and the panels."""
 
     study: str
+    verify_slow_panel: str
     runtime: Runtime
     evaluation: Evaluation
     prompts: Prompts

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,31 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dosematch.backward import BackwardResult, backward
-from dosematch.episodes.episode import Context, Episode, Reward
+from dosematch.episodes.anchors import AnchorBuffer
+from dosematch.episodes.episode import Context, Episode
+from dosematch.episodes.forking import forking
 from dosematch.episodes.single_turn import single_turn
+from dosematch.episodes.thinker import thinker
 from dosematch.errors import UserError
 from dosematch.evaluation import accuracy_row
 from dosematch.grading import Grader
-from dosematch.optimizer import MasterAdamW, Update
+from dosematch.optimizer import MasterAdamW, StepGradient, Update
 from dosematch.policy import TailAverage
 from dosematch.questions import Question
 from dosematch.resume import ResumeFolder
+from dosematch.rewards import answer_reward, random_reward
 from dosematch.rollout.torch_engine import TorchEngine
 from dosematch.settings import StepSize, TrainSettings
 from dosematch.streams import StreamItem
 
 log = logging.getLogger(__name__)
-EPISODES: dict[str, Callable[[StreamItem, Context], Episode]] = {"single_turn": single_turn}
-UPDATE_FIELDS = ("grad_norm", "clip_coef", "lr_used")
+EPISODES: dict[str, Callable[[StreamItem, Context], Episode]] = {
+    "single_turn": single_turn,
+    "thinker": thinker,
+    "forking": forking,
+}
+POLICY_GRADIENT = {"pg", "verify", "slow", "summary_pg"}  # the loss terms that are policy gradients
+PASS_RATE_DECAY = 0.9  # of the running Fast pass rate that balances verification rewards (thinker-spec 5.2)
 
 
 class Trainer:
@@ -42,9 +52,18 @@ class Trainer:
         self.settings, self.seed, self.model, self.development = settings, seed, model, development
         arm, training = settings.arm, settings.training
         self.engine = TorchEngine(model, tokenizer.eos_token_id, settings.evaluation.batch_size)
-        reward: Reward = lambda text, gold: grader.grade(text, gold).correct  # noqa: E731
         self.grader = grader
-        self.context = Context(self.engine, tokenizer, settings.prompts, reward, arm, settings.study, seed)
+        self.context = Context(
+            engine=self.engine,
+            model=model,
+            tokenizer=tokenizer,
+            prompts=settings.prompts,
+            reward=answer_reward(grader) if arm.reward == "answer" else random_reward(settings.study, seed, arm.run),
+            arm=arm,
+            study=settings.study,
+            seed=seed,
+            anchors=AnchorBuffer(arm.anchor_capacity),
+        )
         self.optimizer = MasterAdamW(
             model,
             betas=(training.adam_betas[0], training.adam_betas[1]),
@@ -68,14 +87,19 @@ class Trainer:
         for item in stream[len(self.rows) :]:
             if item.step == 1:
                 self._measure(step=0)
-            self.rows.append(self._step(item))
-            self.tail.add(item.step, self._weights())
+            self.advance(item)
             if item.step % training.curve_every == 0 and item.step < training.steps:
                 self._measure(item.step)
             if item.step % training.checkpoint_every == 0 and item.step < training.steps:
                 self._save(resume, item.step)
         self._set_weights(self.tail.mean(like=self._weights()))
         self._measure(training.steps)
+
+    def advance(self, item: StreamItem) -> dict[str, Any]:
+        """Train one step and return its row."""
+        self.rows.append(self._step(item))
+        self.tail.add(item.step, self._weights())
+        return self.rows[-1]
 
     def _step(self, item: StreamItem) -> dict[str, Any]:
         """One question: episode, gradient, and at a boundary the update."""
@@ -92,26 +116,34 @@ class Trainer:
             after_batch=self.optimizer.absorb,
         )
         self._check_engine(item.step, result)
-        micro_norm = self.optimizer.end_step() * arm.accumulation
+        gradient = self.optimizer.end_step()
         self.kinds |= result.loss.keys()
         boundary = item.step % arm.accumulation == 0
         update = self._update() if boundary else Update(0.0, 1.0, 0.0, False)
+        self._remember(episode)
         log.info("step %d fast_acc %.2f grad_norm %.3f", item.step, episode.record["fast_acc"], update.grad_norm)
         return (
             self._identity(item)
             | episode.record
             | token_counters(episode, result)
+            | loss_fields(result)
+            | anatomy(gradient, arm.accumulation)
             | {
-                "loss_pg": result.loss.get("pg", 0.0),
                 "is_boundary": boundary,
                 "skipped_zero_grad": update.skipped,
                 "grad_norm": update.grad_norm,
-                "grad_norm_micro": micro_norm,
                 "clip_coef": update.clip_coef,
                 "lr_used": update.lr,
                 "wd": arm.weight_decay,
             }
         )
+
+    def _remember(self, episode: Episode) -> None:
+        """What later steps may know of this one: its pass rate and its right rollouts (after the update)."""
+        if self.settings.arm.anchor:
+            self.context.anchors.add(episode.anchors)
+        rate = PASS_RATE_DECAY * self.context.pass_rate + (1 - PASS_RATE_DECAY) * episode.record["fast_acc"]
+        self.context = replace(self.context, pass_rate=rate)
 
     def _identity(self, item: StreamItem) -> dict[str, Any]:
         arm = self.settings.arm
@@ -158,7 +190,9 @@ class Trainer:
     def _save(self, resume: ResumeFolder, step: int) -> None:
         tensors = self.optimizer.state() | {f"tail.{name}": total for name, total in self.tail.total.items()}
         values = {"rows": self.rows, "curve": self.curve, "kinds": sorted(self.kinds)}
-        resume.save(step, tensors, values | {"tail_count": self.tail.count, "n_updates": self.n_updates})
+        values |= {"tail_count": self.tail.count, "n_updates": self.n_updates}
+        values |= {"pass_rate": self.context.pass_rate, "anchors": self.context.anchors.state()}
+        resume.save(step, tensors, values)
 
     def _restore(self, resume: ResumeFolder) -> None:
         state = resume.load()
@@ -169,14 +203,31 @@ class Trainer:
         self.tail.total = {k.removeprefix("tail."): v for k, v in tensors.items() if k.startswith("tail.")}
         self.tail.count, self.n_updates = values["tail_count"], values["n_updates"]
         self.rows, self.curve, self.kinds = values["rows"], values["curve"], set(values["kinds"])
+        self.context.anchors.load_state(values["anchors"])
+        self.context = replace(self.context, pass_rate=values["pass_rate"])
         self.engine.load_weights(self.model.state_dict())
         log.info("resumed after step %d from %s", len(self.rows), Path(resume.folder))
 
 
 def multiplier(lr: StepSize, kinds: set[str]) -> float:
     """Step multiplier by the content of the accumulated gradient (thinker-spec 9)."""
-    policy, distilled = "pg" in kinds, bool(kinds - {"pg"})
+    policy, distilled = bool(kinds & POLICY_GRADIENT), bool(kinds - POLICY_GRADIENT)
     return lr.mixed if policy and distilled else lr.distill_only if distilled else lr.pg_only
+
+
+def loss_fields(result: BackwardResult) -> dict[str, float]:
+    """The loss of every term under its published name (thinker-spec 15); 0.0 where it did not act."""
+    kinds = ("pg", "verify", "slow", "summary_pg", "distill", "anchor")
+    return {f"loss_{kind}": result.loss.get(kind, 0.0) for kind in kinds}
+
+
+def anatomy(gradient: StepGradient, accumulation: int) -> dict[str, Any]:
+    """This step's own gradient, undivided by the accumulation: norm, norm per loss term, cosines between terms."""
+    return {
+        "grad_norm_micro": gradient.norm * accumulation,
+        "grad_norm_by_term": {kind: norm * accumulation for kind, norm in gradient.norms.items()},
+        "grad_cosine": gradient.cosines,
+    }
 
 
 def token_counters(episode: Episode, result: BackwardResult) -> dict[str, Any]:
@@ -191,8 +242,9 @@ def token_counters(episode: Episode, result: BackwardResult) -> dict[str, Any]:
     gaps = result.logp_gaps or [0.0]
     return {
         "gen_tokens": episode.generated | {"total": sum(episode.generated.values())},
-        "entropy_fwd_tokens": 0,
-        "pg_bwd_tokens": pair("pg"),
+        "entropy_fwd_tokens": episode.entropy_tokens,
+        "teacher_fwd_tokens": result.teacher_tokens,
+        "pg_bwd_tokens": pair(*POLICY_GRADIENT),
         "distill_bwd_tokens": pair("distill"),
         "anchor_bwd_tokens": pair("anchor"),
         "sampling/logp_difference/mean": sum(gaps) / len(gaps),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dosematch.cli import run
-from dosematch.evaluation import COMPLETIONS, completion_rows, generate_greedy
+from dosematch.evaluation import COMPLETIONS, VERIFY_SLOW, completion_rows, generate_greedy, verify_slow_rows
 from dosematch.policy import load_policy, load_tokenizer
 from dosematch.questions.files import read_questions
 from dosematch.records import write_parquet
@@ -23,8 +23,9 @@ def main(
     settings: Annotated[str, typer.Option(help="JSON of EvalSettings")],
     weights: Annotated[Path, typer.Option(help="model.safetensors of the checkpoint")],
     out_dir: Annotated[Path, typer.Option()],
+    verify_slow: Annotated[Path, typer.Option(help="file of the Verify -> Slow continuation")],
 ) -> None:
-    """Write one Parquet file per panel."""
+    """Write one Parquet file per panel, and the Verify -> Slow continuation of one of them."""
     chosen = EvalSettings.model_validate_json(settings)
     prepare_runtime(chosen.runtime)
     model = load_policy(weights.parent, chosen.runtime.dtype, chosen.runtime.device)
@@ -35,6 +36,9 @@ def main(
         completions = generate_greedy(engine, tokenizer, chosen.prompts, chosen.evaluation, questions)
         rows = completion_rows(questions, completions, tokenizer, chosen.prompts)
         write_parquet(out_dir / f"{panel.stem}.parquet", rows, COMPLETIONS)
+        if panel.stem == chosen.verify_slow_panel:
+            again = verify_slow_rows(engine, tokenizer, chosen.prompts, chosen.evaluation, questions, completions)
+            write_parquet(verify_slow, again, VERIFY_SLOW)
         log.info("%s: %d completions, %d tokens", panel.stem, len(rows), sum(row["n_tokens"] for row in rows))
 
 

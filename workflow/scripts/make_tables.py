@@ -1,4 +1,4 @@
-"""Write Tables 1, 2 and 3B of a study as CSV and Markdown."""
+"""Write every table of a study as CSV and Markdown."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from dosematch.reporting.tables import all_tables
 
 def main(
     summary: Annotated[Path, Option(help="summary.json of compare_arms.py")],
-    out_dir: Annotated[Path, Option(help="folder for table{1,2,3b}.{csv,md}")],
+    out_dir: Annotated[Path, Option(help="folder for table{0,1,2,3a,3b,3c}.{csv,md}")],
 ) -> None:
     """Write each table as CSV for machines and as Markdown for people."""
     for table in all_tables(read_json(summary)):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dosematch.evaluation_record import TOTALS
+from dosematch.reporting.verifier_checks import VERIFIER_CHECKS
 from dosematch.statistics.paired import where
 
 Summary = Mapping[str, Any]
@@ -20,12 +21,15 @@ def checks(summary: Summary, evals: Evals) -> list[dict[str, Any]]:
         "Totals of each evaluation equal the sums of its panels": _totals(summary, evals),
         "One evaluation protocol and one grader for all checkpoints": _protocol(evals),
         "No answer was lost to a grader timeout or error": _grading(evals),
+        **{name: check(evals, summary["verify_slow_panel"]) for name, check in VERIFIER_CHECKS.items()},
         "Pooled counts equal the sums over seeds": _pooled(summary),
         "Net of each contrast equals the difference of its arms' totals": _nets(summary),
         "Decontaminated N = N - seeds x removed items": _decontaminated(summary),
         "Every training log has all its steps, each in one class": _steps(summary),
         "Mean norm x steps = mean active norm x active steps": _mean_identity(summary),
         "Generated tokens stay within the nominal cap of every step": _caps(summary),
+        "Generated tokens of the stages sum to the total": _stages(summary),
+        "No arm spends tokens on what its switches leave out": _unasked(summary),
         "Every exposed question is found in a training log of its seed": _exposure(summary),
         "The parent leaves room for wins and losses": _room(summary),
     }
@@ -129,6 +133,34 @@ def _caps(summary: Summary) -> Iterator[str]:
         cap = _all_arms(summary)[arm]["cap"]
         if cap is not None and run["gen_tokens_max_step"] > cap:
             yield f"arm {arm} seed {seed}: a step generated {run['gen_tokens_max_step']} tokens, cap {cap}"
+
+
+def _stages(summary: Summary) -> Iterator[str]:
+    for arm, seed, run in _runs(summary):
+        counts = run["tokens"]["gen_tokens"]
+        stages = sum(n for stage, n in counts.items() if stage != "total")
+        if stages != counts["total"]:
+            yield f"arm {arm} seed {seed}: stages generated {stages}, total {counts['total']}"
+
+
+def _unasked(summary: Summary) -> Iterator[str]:
+    """An arm without forks scores no entropies, one without targets distils nothing, and so on (thinker-spec 14)."""
+    for arm, seed, run in _runs(summary):
+        switches = summary["switches"][arm]
+        if not switches:
+            continue
+        asked = {
+            "entropy_fwd_tokens": switches["fork"],
+            "pg_bwd_tokens": switches["pg_fast"] or switches["pg_stages"],
+            "distill_bwd_tokens": switches["summary_sft"] or switches["fork_sft"],
+            "anchor_bwd_tokens": switches["anchor"],
+            "teacher_fwd_tokens": switches["alpha"] < 1,
+        }
+        for counter, wanted in asked.items():
+            value = run["tokens"][counter]
+            spent = value if isinstance(value, int) else value["fed"]
+            if spent and not wanted:
+                yield f"arm {arm} seed {seed}: {spent} {counter}"
 
 
 def _exposure(summary: Summary) -> Iterator[str]:

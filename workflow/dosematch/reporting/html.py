@@ -2,16 +2,17 @@
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from dosematch.reporting import tables
 from dosematch.reporting.checks import checks
-from dosematch.statistics.mcnemar import format_p
+from dosematch.reporting.configuration import as_text, flatten
+from dosematch.reporting.findings import alarms, exposure_by_arm, headlines, noise_floor
+from dosematch.reporting.tables import all_tables
 from dosematch.statistics.settings import StudySettings
 
 MIME_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -34,10 +35,12 @@ def render_report(
     metas: Records,
     settings: StudySettings,
     figures: Mapping[str, Path],
+    regraded: Mapping[str, Any] | None = None,
 ) -> str:
     """The report as HTML text that opens without a network.
 
-    `metas` are the records of train_meta.json, `figures` maps a caption to an .svg or .png file, which is inlined.
+    `metas` are the records of train_meta.json, `figures` maps a caption to an .svg or .png file, which is inlined;
+    `regraded` is what rebuilding everything from the supplement found (`supplement.regrade`).
     Nothing in the result depends on the clock or the machine; all text from records is escaped.
     """
     environment = Environment(
@@ -55,14 +58,18 @@ def render_report(
         scale_note=SCALE_NOTE,
         caveat=CAVEAT,
         headlines=headlines(summary),
-        tables=tables.all_tables(summary),
+        noise_floor=noise_floor(summary),
+        alarms=alarms(summary),
+        tables={table.name: table for table in all_tables(summary) if table.rows},
         figures={caption: data_uri(path) for caption, path in figures.items()},
         switches=differing_switches(settings),
         common=common_switches(settings),
         audit=_audit(summary, ancestry),
+        exposure_by_arm=exposure_by_arm(summary),
         checks=results,
         failed=[check for check in results if not check["ok"]],
         provenance=provenance(evals, metas),
+        regraded=regraded,
         checkpoints=checkpoints(evals, metas, settings),
         settings_json=json.dumps(settings.model_dump(), indent=1, ensure_ascii=False),
     )
@@ -73,56 +80,10 @@ def data_uri(path: Path) -> str:
     return f"data:{MIME_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
-def headlines(summary: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Each contrast in the first suite in words: `{label, text, verdict}`; the verdict is read from the interval."""
-    first = summary["suite_order"][0]
-    return [
-        {"label": contrast["label"], "text": _in_words(contrast, summary), "verdict": _verdict(contrast)}
-        for contrast in summary["contrasts"]
-        if contrast["suite"] == first
-    ]
-
-
-def _in_words(contrast: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    net, (low, high) = contrast["net"], contrast["ci"]
-    size = f"{abs(net):,} {'more' if net > 0 else 'fewer'} answers right than" if net else "as many answers right as"
-    p, level = format_p(contrast["p_exact"]), 100 * summary["statistics"]["level"]
-    text = (
-        f"{contrast['a']} gets {size} {contrast['b']} in {contrast['n']:,} pairs of {contrast['suite']} "
-        f"({tables.signed(contrast['pp'])} pp, {level:g} % interval {tables.signed(low)} to {tables.signed(high)}; "
-        f"{contrast['wins']:,} wins, {contrast['losses']:,} losses; exact p {p if p[0] == '<' else f'= {p}'})."
-    )
-    by_seed = {seed: contrast["by_seed"][f"s{seed}"]["net"] for seed in summary["seeds"]}
-    nets = ", ".join(f"{tables.signed(net)} (seed {seed})" for seed, net in by_seed.items())
-    text += f" Net by seed: {nets}." if len(summary["seeds"]) > 1 else ""
-    if clean := contrast["decontam"]:
-        text += f" Without the questions seen in training: net {tables.signed(clean['net'])} of {clean['n']:,}."
-    return text
-
-
-def _verdict(contrast: Mapping[str, Any]) -> str:
-    low, high = contrast["ci"]
-    if low > 0:
-        return "interval above 0"
-    return "interval below 0" if high < 0 else "interval includes 0"
-
-
 def flat_switches(settings: StudySettings) -> dict[str, dict[str, str]]:
     """Switches of each arm as text, nested keys joined by dots: `{arm: {key: value}}`."""
-    arms = {arm.name: dict(_flatten(arm.switches)) for arm in settings.arms if arm.switches}
-    return {name: {key: _as_text(value) for key, value in switches.items()} for name, switches in arms.items()}
-
-
-def _flatten(switches: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in switches.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    arms = {arm.name: dict(flatten(arm.switches)) for arm in settings.arms if arm.switches}
+    return {name: {key: as_text(value) for key, value in switches.items()} for name, switches in arms.items()}
 
 
 def differing_switches(settings: StudySettings) -> dict[str, dict[str, str]]:
@@ -153,7 +114,7 @@ def provenance(evals: Records, metas: Records) -> dict[str, list[str]]:
     """What made the results, by name: every distinct value of the versions, prompts, grader and decoding."""
     values = {key: [meta.get(key) for meta in metas] for key in (*VERSION_KEYS, "prompt_sha1", "base_lr")}
     values |= {key: [record[key] for record in evals] for key in ("grader", "eval")}
-    return {key: sorted({_as_text(v) for v in found if v is not None}) for key, found in values.items()}
+    return {key: sorted({as_text(v) for v in found if v is not None}) for key, found in values.items()}
 
 
 def checkpoints(evals: Records, metas: Records, settings: StudySettings) -> list[dict[str, Any]]:

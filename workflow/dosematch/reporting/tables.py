@@ -1,87 +1,25 @@
-"""Tables 1, 2 and 3B as plain records for CSV and as formatted cells for Markdown and HTML (thinker-spec 17)."""
+"""Every table of a study, and Tables 1 (counts) and 2 (contrasts) themselves (thinker-spec 17)."""
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dosematch.reporting.configuration import table0
+from dosematch.reporting.diagnostic_tables import table3a, table3b, table3c
+from dosematch.reporting.table import Summary, Table, by_seed, percent, signed
 from dosematch.statistics.mcnemar import format_p
-
-Summary = Mapping[str, Any]
-COUNTERS = {  # counter in the training log -> column
-    "gen_tokens": "gen",
-    "entropy_fwd_tokens": "ent_fwd",
-    "pg_bwd_tokens": "pg_bwd",
-    "distill_bwd_tokens": "dist_bwd",
-    "anchor_bwd_tokens": "anc_bwd",
-}
-
-DIAGNOSTIC_COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {  # header -> text of one run
-    "All wrong, all right, mixed": lambda run: f"{run['all_wrong']}, {run['all_right']}, {run['mixed']}",
-    "Active": lambda run: f"{run['active_steps']}/{run['steps']}",
-    "Pre-clip norm, mean": lambda run: f"{run['grad_norm_mean_all']:.4f}",
-    "Mean over active": lambda run: f"{run['grad_norm_mean_active']:.4f}",
-    "Max": lambda run: f"{run['grad_norm_max']:.4f}",
-}
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table: `records` for machines, `headers` and `rows` of text for people; a line break in a cell is `\\n`."""
-
-    name: str
-    title: str
-    headers: list[str]
-    rows: list[list[str]]
-    records: list[dict[str, Any]]
-
-    def csv(self) -> str:
-        """CSV text with a header line; a value that a record lacks is an empty field."""
-        columns = list(dict.fromkeys(column for record in self.records for column in record))
-        out = io.StringIO()
-        writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.records)
-        return out.getvalue()
-
-    def markdown(self) -> str:
-        """Markdown text: the title, then a pipe table."""
-        lines = [self.headers, ["---"] * len(self.headers), *self.rows]
-        body = "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
-        return f"**{self.title}**\n\n{body}\n"
-
-
-def _markdown_cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "<br>")
-
-
-def percent(count: int, n: int) -> str:
-    """`count` of `n` in percent, two decimals: 291 of 480 is 60.62; a dash when `n` is 0 (thinker-spec 17)."""
-    return f"{100 * count / n:.2f}" if n else "-"
-
-
-def signed(value: float) -> str:
-    """A difference with its sign: whole numbers as `+1,234`, others as `+5.95`; zero has no sign."""
-    text = f"{value:+,}" if isinstance(value, int) else f"{value:+.2f}"
-    return text if any(digit in text for digit in "123456789") else text.lstrip("+-")
-
-
-def by_seed(counts: Mapping[str, int], seeds: Sequence[int]) -> str:
-    """Counts of the seeds as the study prints them: `1,254 + 1,236`."""
-    return " + ".join(f"{counts[f's{seed}']:,}" for seed in seeds)
 
 
 def all_tables(summary: Summary) -> list[Table]:
-    """Every table for which the summary holds data, in the order of the study."""
-    return [table1(summary), table2(summary), table3b(summary)]
+    """Every table in the order of the study; one for which the summary holds no data has no rows."""
+    return [make(summary) for make in (table0, table1, table2, table3a, table3b, table3c)]
 
 
 def table1(summary: Summary) -> Table:
     """Correct answers per arm: each panel, then each suite of several panels, with decontaminated counts."""
     suites = [suite for suite in summary["suite_order"] if suite not in summary["panels"]]
     columns = [*summary["panels"], *suites]
-    headers = ["Arm", *columns]
+    verified = summary["verify_slow_panel"]
+    headers = ["Arm", *(header for column in columns for header in _headers(column, verified))]
     rows, records = [], []
     for heading, block in (("", "arms"), ("Single-seed arms", "single_seed_arms")):
         names = [name for name in summary["arm_order"] if name in summary[block]]
@@ -90,11 +28,36 @@ def table1(summary: Summary) -> Table:
         for name in names:
             arm = summary[block][name]
             counts = _with_decontaminated(arm, suites)
-            rows.append([f"{name}\n{arm['label']}", *(_count_cell(counts[column], arm["seeds"]) for column in columns)])
-            records.append({"block": block, "arm": name, "label": arm["label"], **_count_columns(counts, arm["seeds"])})
+            cells = {column: [_count_cell(counts[column], arm["seeds"])] for column in columns}
+            if verified:
+                cells[verified].append(_verify_slow_cell(arm))
+            rows.append([f"{name}\n{arm['label']}", *(cell for pair in cells.values() for cell in pair)])
+            record = {"block": block, "arm": name, "label": arm["label"], **_count_columns(counts, arm["seeds"])}
+            records.append(record | (_verify_slow_columns(arm) if verified else {}))
     seeds = " + ".join(map(str, summary["seeds"]))
     title = f"Table 1. Correct answers, seeds {seeds} pooled; in brackets: without questions seen in training"
     return Table("table1", title, headers, rows, records)
+
+
+def _headers(column: str, verified: str) -> list[str]:
+    """The columns of one panel: the one that was verified has a second for what Verify -> Slow made of it."""
+    return [f"{column}, Fast", f"{column}, Verify→Slow"] if column == verified else [column]
+
+
+def _verify_slow_cell(arm: Mapping[str, Any]) -> str:
+    slow = arm["val_slow"]
+    lines = [f"{slow['correct']:,}/{slow['n']:,}", f"{percent(slow['correct'], slow['n'])} %"]
+    by_seed_text = " + ".join(map(str, slow["trig"]))
+    triggers = f"{sum(slow['trig'])} [{by_seed_text}]" if len(slow["trig"]) > 1 else by_seed_text
+    return "\n".join([*lines, f"triggers {triggers}", f"+{slow['wins']}/-{slow['losses']}"])
+
+
+def _verify_slow_columns(arm: Mapping[str, Any]) -> dict[str, Any]:
+    slow = arm["val_slow"]
+    columns = {"val_slow": slow["correct"], "val_slow_n": slow["n"]}
+    columns |= {"val_slow_pct": percent(slow["correct"], slow["n"]), "trig": sum(slow["trig"])}
+    columns |= {f"trig_s{seed}": trig for seed, trig in zip(arm["seeds"], slow["trig"], strict=True)}
+    return columns | {"slow_win": slow["wins"], "slow_loss": slow["losses"]}
 
 
 def _with_decontaminated(arm: Mapping[str, Any], suites: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -133,16 +96,37 @@ def table2(summary: Summary) -> Table:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for contrast in summary["contrasts"]:  # suites innermost and in the order of the columns
         cells = rows.setdefault((contrast["a"], contrast["b"], contrast["label"]), [contrast["label"]])
-        cells.append(contrast_cell(contrast))
+        cells.append(contrast_cell(contrast, summary["replicates"]))
     title = (
         f"Table 2. Paired contrasts: net, wins/losses, exact McNemar p (Holm-adjusted), {level:g} % cluster interval"
     )
-    records = [_contrast_record(contrast) for contrast in summary["contrasts"]]
-    return Table("table2", title, ["Contrast", *summary["suite_order"]], list(rows.values()), records)
+    records = [
+        _contrast_record(contrast) | {"run_spread": "; ".join(spread_lines(contrast, summary["replicates"]))}
+        for contrast in summary["contrasts"]
+    ]
+    note = SPREAD_NOTE if any(record["run_spread"] for record in records) else ""
+    return Table("table2", title, ["Contrast", *summary["suite_order"]], list(rows.values()), records, note)
 
 
-def contrast_cell(contrast: Mapping[str, Any]) -> str:
-    """One contrast in one suite as lines of text."""
+SPREAD_NOTE = (
+    "Runs: net difference between two runs of one arm that differ only in their random numbers, by seed. Intervals and "
+    "p-values do not cover this spread."
+)
+
+
+def spread_lines(contrast: Mapping[str, Any], replicates: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Run-to-run spread of the contrast's arms in its suite, one line per pair of runs: `runs a / b: +25, -8`."""
+    lines = []
+    for pair in replicates:
+        if {pair["a"], pair["b"]} & {contrast["a"], contrast["b"]}:
+            counts = pair["suites"][contrast["suite"]]
+            nets = ", ".join(f"{signed(counts['by_seed'][f's{seed}']['net'])} (s{seed})" for seed in pair["seeds"])
+            lines.append(f"runs {pair['a']} / {pair['b']}: {nets}")
+    return lines
+
+
+def contrast_cell(contrast: Mapping[str, Any], replicates: Sequence[Mapping[str, Any]]) -> str:
+    """One contrast in one suite as lines of text, the run-to-run spread of its arms last."""
     low, high = contrast["ci"]
     lines = [
         f"{signed(contrast['net'])} ({signed(contrast['pp'])} pp)",
@@ -152,7 +136,7 @@ def contrast_cell(contrast: Mapping[str, Any]) -> str:
     ]
     if clean := contrast["decontam"]:
         lines.append(f"decontam {signed(clean['net'])} / {clean['n']:,}")
-    return "\n".join(lines)
+    return "\n".join(lines + spread_lines(contrast, replicates))
 
 
 def _contrast_record(contrast: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,63 +154,3 @@ def _contrast_record(contrast: Mapping[str, Any]) -> dict[str, Any]:
         **{f"decontam_{key}": clean.get(key, "") for key in ("net", "n", "wins", "losses")},
         "decontam_p": clean.get("p_exact", ""),
     }
-
-
-def table3b(summary: Summary) -> Table:
-    """Training diagnostics per arm: step classes, active steps, pre-clip norms, token counts."""
-    diagnostics = summary["training_diagnostics"]
-    names = [name for name in summary["arm_order"] if name in diagnostics]
-    headers = ["Arm", "Seed", *DIAGNOSTIC_COLUMNS, "Generated tokens", "Entropy", "PG", "Distillation", "Anchor"]
-    rows = []
-    for name in names:
-        runs = {seed: diagnostics[name][str(seed)] for seed in summary["seeds"] if str(seed) in diagnostics[name]}
-        stacked = ["\n".join(form(run) for run in runs.values()) for form in DIAGNOSTIC_COLUMNS.values()]
-        tokens = [_counter_cell(diagnostics[name], counter) for counter in list(COUNTERS)[1:]]
-        rows.append([name, "\n".join(map(str, runs)), *stacked, _generated_cell(summary, name), *tokens])
-    records = [
-        {"arm": name, "seed": seed, **_run_columns(diagnostics[name][str(seed)])}
-        for name in names
-        for seed in summary["seeds"]
-        if str(seed) in diagnostics[name]
-    ]
-    title = "Table 3B. Training: step classes, active steps, pre-clip gradient norms and token volumes"
-    return Table("table3b", title, headers, rows, records)
-
-
-def _generated(runs: Mapping[str, Any]) -> int:
-    return sum(run["tokens"]["gen_tokens"]["total"] for run in runs.values())
-
-
-def _generated_cell(summary: Summary, name: str) -> str:
-    runs = summary["training_diagnostics"][name]
-    reference = summary["training_diagnostics"].get(summary["token_reference"])
-    seeds = [str(seed) for seed in summary["seeds"] if str(seed) in runs]
-    parts = " + ".join(f"{runs[seed]['tokens']['gen_tokens']['total']:,}" for seed in seeds)
-    lines = [parts if len(seeds) == 1 else f"{parts} = {_generated(runs):,}"]
-    cap = (summary["arms"].get(name) or summary["single_seed_arms"][name])["cap"]
-    if cap:
-        steps = sum(run["steps"] for run in runs.values())
-        lines.append(f"{100 * _generated(runs) / (cap * steps):.1f} % of the cap")
-    if reference and name != summary["token_reference"] and set(reference) == set(runs):
-        change = 100 * (_generated(runs) / _generated(reference) - 1)
-        lines.append(f"{change:+.1f} % vs. {summary['token_reference']}")
-    return "\n".join(lines)
-
-
-def _counter_cell(runs: Mapping[str, Any], counter: str) -> str:
-    values = [run["tokens"][counter] for run in runs.values()]
-    if isinstance(values[0], int):
-        return f"{sum(values):,}"
-    totals = {part: sum(value[part] for value in values) for part in values[0]}
-    return "\n".join(f"{part} {total:,}" for part, total in totals.items()) if any(totals.values()) else "0"
-
-
-def _run_columns(run: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {"all_wrong": run["all_wrong"], "all_right": run["all_right"], "mixed": run["mixed"]}
-    columns |= {"active": run["active_steps"], "steps": run["steps"], "mean_all": run["grad_norm_mean_all"]}
-    columns |= {"mean_active": run["grad_norm_mean_active"], "max": run["grad_norm_max"]}
-    for counter, column in COUNTERS.items():
-        value = run["tokens"][counter]
-        parts = {column: value} if isinstance(value, int) else {f"{column}_{part}": n for part, n in value.items()}
-        columns |= parts
-    return columns

@@ -36,12 +36,16 @@ class Completion:
     finish_reason: Literal["stop", "length"]
 
 
-class Engine(Protocol):
-    """A generator of completions whose weights can be replaced between calls."""
+class Generator(Protocol):
+    """What episodes and evaluation need of an engine."""
 
     def generate(self, requests: Sequence[Request], batch_size: int | None = None) -> list[Completion]:
         """Complete every request, in request order, with at most `batch_size` sequences in flight."""
         ...
+
+
+class Engine(Generator, Protocol):
+    """A generator of completions whose weights can be replaced between calls."""
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights by those of a Hugging Face state dict."""

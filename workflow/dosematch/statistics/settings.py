@@ -57,6 +57,7 @@ class StudySettings(Record):
     statistics: StatisticsSettings = StatisticsSettings()
     steps: Annotated[int, Field(ge=1)]
     tail_start: Annotated[int, Field(ge=1)]
+    verify_slow_panel: str = Field("", description="panel with Verify -> Slow; none when empty")
     token_reference: str = Field("", description="arm whose generated tokens are 100 %; none when empty")
 
     @property
@@ -85,6 +86,8 @@ class StudySettings(Record):
         for suite in self.statistics.decontaminated_suites:
             if suite not in self.suites:
                 raise ValueError(f"statistics.decontaminated_suites: {suite!r} is not one of the suites")
+        if self.verify_slow_panel and self.verify_slow_panel not in self.panels:
+            raise ValueError(f"verify_slow_panel: {self.verify_slow_panel!r} is not one of the panels")
         if self.tail_start > self.steps:
             raise ValueError(f"tail_start {self.tail_start} is after the last of {self.steps} steps")
         return self

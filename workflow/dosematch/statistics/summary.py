@@ -11,7 +11,9 @@ from dosematch.statistics.bootstrap import percentile_intervals
 from dosematch.statistics.diagnostics import diagnose_run, exposure, group_by_run
 from dosematch.statistics.mcnemar import holm
 from dosematch.statistics.paired import Bools, Items
+from dosematch.statistics.replicates import run_spread
 from dosematch.statistics.settings import ContrastSettings, StudySettings
+from dosematch.statistics.verifier import pooled_verify_slow, verifier_diagnostics
 
 Correct = Mapping[str, Mapping[int, Bools]]  # arm -> seed -> bool [clusters]
 
@@ -26,7 +28,8 @@ def build_summary(
 
     `evals` are the records of eval_6panel_bs50.json, `ancestry` that of the audit, `training` the rows of all
     training.jsonl files. Arms with fewer seeds than the study stand apart in `single_seed_arms`. Beside the fields of
-    the specification it keeps the order of arms, panels and suites, since JSON objects here are sorted.
+    the specification it keeps the order of arms, panels and suites, since JSON objects here are sorted, and the
+    switches, so that every table is made from the summary alone.
     Raises `UserError` for evaluations that do not fit each other or the settings, and for a contrast that needs a seed
     which one of its arms lacks.
     """
@@ -39,7 +42,10 @@ def build_summary(
     accumulation = {arm.name: arm.accumulation for arm in settings.arms}
     if unknown := sorted(set(runs) - set(accumulation)):
         raise UserError(f"training logs: arm {unknown[0]} is not among the arms of the settings")
+    verifier = verifier_diagnostics(evals, settings.verify_slow_panel) if settings.verify_slow_panel else {}
     arms = {arm.name: _arm(arm.name, correct[arm.name], items, removed, settings) for arm in settings.arms}
+    for name, runs_of_arm in verifier.items():
+        arms[name]["val_slow"] = pooled_verify_slow(runs_of_arm, arms[name]["seeds"])
     complete = {name for name in arms if set(correct[name]) == set(settings.seeds)}
     return {
         "study": settings.study,
@@ -54,9 +60,13 @@ def build_summary(
         "arm_order": list(arms),
         "parent": settings.parent,
         "token_reference": settings.token_reference,
+        "verify_slow_panel": settings.verify_slow_panel,
+        "switches": {arm.name: arm.switches for arm in settings.arms},
         "arms": {name: arm for name, arm in arms.items() if name in complete},
         "single_seed_arms": {name: arm for name, arm in arms.items() if name not in complete},
         "contrasts": contrasts,
+        "replicates": run_spread(correct, items, removed, settings),
+        "verifier": verifier,
         "exposed": list(ancestry["exposed"]),
         "removed": _removed(items, removed, settings),
         "exposure": exposure(ancestry["exposed"], runs, accumulation, settings.steps, settings.tail_start),
