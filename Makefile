@@ -23,18 +23,14 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study full smoke test bench base schemas freeze lint audit replay
+.PHONY: study smoke test bench base schemas freeze lint audit replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
 	@echo "The report: $(CURDIR)/results/thinker/micro/report.html"
 
-full: $(READY)
-	snakemake --cores $(CORES) --configfile config/all_arms.yaml
-	@echo "The report: $(CURDIR)/results/thinker/micro/report.html"
-
 smoke: $(READY)
-	snakemake --cores $(CORES) --config scale=smoke
+	snakemake --cores $(CORES) --configfile config/two_arms.yaml --config scale=smoke
 	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
 
 test: $(TEST_READY)

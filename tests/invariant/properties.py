@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from dosematch.arm import Fork
 from dosematch.objectives import Segment, target_logprobs
 from dosematch.rollout.engine import Completion, Request
-from dosematch.settings import Fork
 
 from ..tiny import flat_gradient, random_model, reference_logprobs, relative_gap
 

@@ -12,13 +12,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dosematch.arm import Arm
 from dosematch.config import StudyConfig, plain
 from dosematch.errors import UserError
-from dosematch.settings import Arm, EvalSettings, TrainSettings
+from dosematch.settings import EvalSettings, TrainSettings
 
 ROOT = Path(__file__).parents[2]
 MAIN, DEFAULTS = "config/config.yaml", "config/arms/thinker/_defaults.yaml"
-ALL_ARMS = "config/all_arms.yaml"
+TWO_ARMS = "config/two_arms.yaml"
 ARM, OTHER = "config/arms/thinker/tested.yaml", "config/arms/thinker/other.yaml"
 PARENT, SCALE, PROMPTS = "config/arms/thinker/parent.yaml", "config/scales/tiny.yaml", "config/prompts/micro.yaml"
 
@@ -258,7 +259,7 @@ def test_lengths_of_stages_and_forks_are_scaled_and_their_number_is_not(project)
 
 def test_a_repeated_realisation_differs_in_its_run_alone():
     """C34, of the shipped arms."""
-    config = StudyConfig(yaml.safe_load((ROOT / ALL_ARMS).read_text()), ROOT)
+    config = StudyConfig(yaml.safe_load((ROOT / MAIN).read_text()), ROOT)
     repeated = [name for name, arm in config.arms.items() if arm.run != 1]
     assert repeated
     for name in repeated:
@@ -333,7 +334,7 @@ def test_evaluation_lengths_are_scaled(project):
 @pytest.fixture(scope="module")
 def shipped() -> Arm:
     """An arm at paper scale."""
-    return StudyConfig(yaml.safe_load((ROOT / ALL_ARMS).read_text()), ROOT).arms["std_rlvr_cont"]
+    return StudyConfig(yaml.safe_load((ROOT / MAIN).read_text()), ROOT).arms["std_rlvr_cont"]
 
 
 @given(
@@ -429,9 +430,13 @@ def test_the_parent_trains_with_its_own_steps_and_arms_with_those_of_the_scale(p
     assert (steps["tested"].steps, steps["tested"].tail_start) == (30, 16)
 
 
-def test_the_study_of_all_arms_differs_in_arms_and_contrasts_alone():
-    main, full = (yaml.safe_load((ROOT / name).read_text()) for name in (MAIN, ALL_ARMS))
+def test_two_arms_replace_arms_and_contrasts_alone_and_stay_valid():
+    override = yaml.safe_load((ROOT / TWO_ARMS).read_text())
+    assert {key: set(section) for key, section in override.items()} == {"thinker": {"arms", "contrasts"}}
+    main = yaml.safe_load((ROOT / MAIN).read_text())
     for key in ("arms", "contrasts"):
-        few, many = main["thinker"].pop(key), full["thinker"].pop(key)
-        assert [entry for entry in few if entry not in many] == []
-    assert main == full
+        assert [entry for entry in override["thinker"][key] if entry not in main["thinker"][key]] == []
+    main["thinker"] |= override["thinker"]
+    assert StudyConfig(main, ROOT).checkpoints() == [
+        (arm, seed) for arm in ("parent_step100", "std_rlvr_cont", "std_stabilized_g8") for seed in (102, 42)
+    ]

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dosematch.arm import Fork
 from dosematch.backward import backward, segment_logits, token_entropies, token_losses
 from dosematch.episodes.anchors import Anchor
 from dosematch.episodes.forking import Prefix, accepted, fork_segments, fork_starts, forking, select_prefixes, windows
 from dosematch.objectives import group_advantages, target_logprobs
 from dosematch.rollout.engine import Completion
-from dosematch.settings import Fork
 
 from ..tiny import (
     FORKING,

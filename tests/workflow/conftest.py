@@ -139,8 +139,6 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Project]
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not finished_before.exists():
             check_out(two.root)
-            # The study of every arm, under the name that Snakemake reads by itself.
-            shutil.copy2(two.root / "config/all_arms.yaml", two.root / "config/config.yaml")
             two.copy(one.root)
             for run in (two.start_snakemake("--cores", "2"), one.start_snakemake("--cores", "1")):
                 done = finished(run)
@@ -165,7 +163,5 @@ def project(study: Project, tmp_path: Path) -> Iterator[Project]:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Project:
-    """A fresh clone, set to the study of every arm."""
-    clone = check_out(tmp_path / "fresh")
-    shutil.copy2(clone.root / "config/all_arms.yaml", clone.root / "config/config.yaml")
-    return clone
+    """A fresh clone."""
+    return check_out(tmp_path / "fresh")

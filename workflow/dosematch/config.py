@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from dosematch.arm import Arm
 from dosematch.errors import UserError
 from dosematch.prompts import load_prompts
 from dosematch.questions.files import first_problem
 from dosematch.records import read_yaml
-from dosematch.settings import Arm, Config, EvalSettings, Evaluation, Scale, Study, Training, TrainSettings
+from dosematch.settings import Config, EvalSettings, Evaluation, Scale, Study, Training, TrainSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 STUDY = "thinker"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dosematch.arm import StepSize
 from dosematch.backward import BackwardResult, backward
 from dosematch.episodes.anchors import AnchorBuffer
 from dosematch.episodes.episode import Context, Episode
@@ -24,7 +25,7 @@ from dosematch.questions import Question
 from dosematch.resume import ResumeFolder
 from dosematch.rewards import answer_reward, random_reward
 from dosematch.rollout.torch_engine import TorchEngine
-from dosematch.settings import StepSize, TrainSettings
+from dosematch.settings import TrainSettings
 from dosematch.streams import StreamItem
 
 log = logging.getLogger(__name__)

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 
+from dosematch.arm import Arm
 from dosematch.cli import run
 from dosematch.pretraining import Recipe
 from dosematch.prompts import Prompts
 from dosematch.records import write_json
-from dosematch.settings import Arm, Config, Scale
+from dosematch.settings import Config, Scale
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "arm": Arm,

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dosematch.arm import Arm, Limits
 from dosematch.episodes.anchors import Anchor, AnchorBuffer
 from dosematch.objectives import Segment, censored, group_advantages, grpo_weights
 from dosematch.prompts import Prompts
 from dosematch.rollout.engine import Completion, Generator, Request
 from dosematch.sampling import philox_key, uniforms
-from dosematch.settings import Arm, Limits
 from dosematch.streams import StreamItem
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dosematch.arm import Fork
 from dosematch.backward import token_entropies
 from dosematch.episodes.episode import (
     Context,
@@ -17,7 +18,6 @@ from dosematch.episodes.episode import (
 )
 from dosematch.objectives import Segment
 from dosematch.rollout.engine import Completion
-from dosematch.settings import Fork
 from dosematch.streams import StreamItem
 
 

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from dosematch.answers import parse_verdict
+from dosematch.arm import Limits
 from dosematch.episodes.episode import (
     Context,
     Episode,
@@ -22,7 +23,6 @@ from dosematch.episodes.episode import (
 from dosematch.objectives import Segment, clamped, verdict_rewards
 from dosematch.prompts import encode
 from dosematch.rollout.engine import Completion
-from dosematch.settings import Limits
 from dosematch.streams import StreamItem
 
 Ids = tuple[int, ...]
