@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 import zipfile
 from html.parser import HTMLParser
@@ -298,6 +300,23 @@ def test_something_was_trained(results: Path) -> None:
         parent = load(results / f"arms/{PARENT}/seed{seed}/eval_6panel_bs50.json")
         assert meta["n_updates"] > 0
         assert meta["parent_sha256"] == parent["checkpoint_sha256"]
+
+
+def test_the_supplement_rebuilds_itself_with_the_code_it_holds(study, results: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(results / "supplement.zip") as archive:
+        archive.extractall(tmp_path)
+    code = tmp_path / "workflow"
+    assert (code / "dosematch/training.py").read_bytes() == (study.root / "workflow/dosematch/training.py").read_bytes()
+    done = subprocess.run(
+        [sys.executable, code / "scripts/regrade.py", "--supplement", results / "supplement.zip"],
+        cwd=tmp_path,
+        env=study.environment | {"PYTHONPATH": str(code)},
+        capture_output=True,
+        text=True,
+    )
+    answers = sum(len(load_lines(results / f"panels/{panel}.jsonl")) for panel in PANELS) * len(CHECKPOINTS)
+    assert done.returncode == 0, done.stderr
+    assert f"{answers} answers of {len(CHECKPOINTS)} evaluations" in done.stdout
 
 
 class Links(HTMLParser):

@@ -10,6 +10,10 @@ METAS = [f"{folder}/train_meta.json" for folder in TRAINED]
 TABLES = ["table0", "table1", "table2", "table3a", "table3b", "table3c"]
 FIGURES = ["figure1", "figure2", "training_curves"]
 CONFIG_FILES = sorted(map(str, Path("config").rglob("*.yaml")))
+CODE_FILES = [
+    "Snakefile",
+    *sorted(str(path) for kind in ("py", "smk", "j2", "rst") for path in Path("workflow").rglob(f"*.{kind}")),
+]
 SUPPLEMENT_BYTES = 2_000_000  # what a journal takes; the study's own has 523,955
 
 
@@ -76,6 +80,7 @@ rule make_supplement:
         training=LOGS,
         tables=expand(f"{RESULTS}/tables/{{table}}.csv", table=TABLES),
         records=[
+            *CODE_FILES,
             *CONFIG_FILES,
             OTHER_ANCESTRY,
             MANIFEST,
