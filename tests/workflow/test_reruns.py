@@ -61,7 +61,7 @@ def test_the_profile_makes_touching_harmless(project) -> None:
 
 @pytest.mark.parametrize("scale", ["smoke", "micro"])
 def test_a_fresh_clone_has_everything_to_do(fresh, scale: str) -> None:
-    assert fresh.pending(scale=scale) == QUESTIONS | EVERY_TRAINING
+    assert fresh.pending(scale=scale) == QUESTIONS | EVERY_TRAINING | {"check_published": 1}
 
 
 def test_one_switch_reruns_one_arm(project) -> None:
