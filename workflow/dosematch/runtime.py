@@ -1,9 +1,13 @@
-"""Process-wide settings of torch that results depend on."""
+"""Process-wide settings of torch that results depend on, and the engine that the runtime names."""
 
 import torch
 import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dosematch.errors import UserError
+from dosematch.rollout.engine import Engine
+from dosematch.rollout.torch_engine import TorchEngine
+from dosematch.rollout.vllm_engine import VllmEngine
 from dosematch.settings import Runtime
 
 
@@ -20,3 +24,11 @@ def quiet_transformers() -> None:
     """No progress bars and notices in logs."""
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+
+
+def start_engine(
+    runtime: Runtime, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch_size: int
+) -> Engine:
+    """The engine of `runtime.engine`, with the weights of `model`."""
+    engine = VllmEngine if runtime.engine == "vllm" else TorchEngine
+    return engine(model, tokenizer.eos_token_id, batch_size)

@@ -26,7 +26,7 @@ Distinct = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
 class Runtime(Strict):
     """Where and how tensors live; `threads` is fixed per job, whatever `--cores` says: results depend on it."""
 
-    engine: Literal["torch"]
+    engine: Literal["torch", "vllm"]
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
     threads: PositiveInt

@@ -24,7 +24,7 @@ from dosematch.policy import TailAverage
 from dosematch.questions import Question
 from dosematch.resume import ResumeFolder
 from dosematch.rewards import answer_reward, random_reward
-from dosematch.rollout.torch_engine import TorchEngine
+from dosematch.runtime import start_engine
 from dosematch.settings import TrainSettings
 from dosematch.streams import StreamItem
 
@@ -52,7 +52,7 @@ class Trainer:
     ) -> None:
         self.settings, self.seed, self.model, self.development = settings, seed, model, development
         arm, training = settings.arm, settings.training
-        self.engine = TorchEngine(model, tokenizer.eos_token_id, settings.evaluation.batch_size)
+        self.engine = start_engine(settings.runtime, model, tokenizer, settings.evaluation.batch_size)
         self.grader = grader
         self.context = Context(
             engine=self.engine,

@@ -11,8 +11,7 @@ from dosematch.evaluation import COMPLETIONS, VERIFY_SLOW, completion_rows, gene
 from dosematch.policy import load_policy, load_tokenizer
 from dosematch.questions.files import read_questions
 from dosematch.records import write_parquet
-from dosematch.rollout.torch_engine import TorchEngine
-from dosematch.runtime import prepare_runtime
+from dosematch.runtime import prepare_runtime, start_engine
 from dosematch.settings import EvalSettings
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ def main(
     prepare_runtime(chosen.runtime)
     model = load_policy(weights.parent, chosen.runtime.dtype, chosen.runtime.device)
     tokenizer = load_tokenizer(weights.parent)
-    engine = TorchEngine(model, tokenizer.eos_token_id, chosen.evaluation.batch_size)
+    engine = start_engine(chosen.runtime, model, tokenizer, chosen.evaluation.batch_size)
     for panel in panels:
         questions = read_questions(panel)
         completions = generate_greedy(engine, tokenizer, chosen.prompts, chosen.evaluation, questions)

@@ -17,8 +17,7 @@ from dosematch.errors import UserError
 from dosematch.grading import Grader
 from dosematch.policy import load_policy, load_tokenizer
 from dosematch.records import read_json, read_jsonl, sha256_file
-from dosematch.rollout.engine import Completion, Request
-from dosematch.rollout.torch_engine import TorchEngine
+from dosematch.rollout.engine import Completion, Generator, Request
 from dosematch.runtime import prepare_runtime
 from dosematch.settings import TrainSettings
 from dosematch.streams import read_training_questions
@@ -28,7 +27,7 @@ from dosematch.training import Trainer
 class PrintingEngine:
     """The trainer's engine, showing every prompt and completion."""
 
-    def __init__(self, engine: TorchEngine, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, engine: Generator, tokenizer: PreTrainedTokenizerBase) -> None:
         self.engine, self.tokenizer = engine, tokenizer
 
     def generate(self, requests: Sequence[Request], batch_size: int | None = None) -> list[Completion]:
