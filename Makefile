@@ -25,7 +25,7 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test test-vllm bench base schemas freeze lint audit replay
+.PHONY: study smoke test test-vllm bench base schemas freeze lint audit grade replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -81,6 +81,13 @@ AUDIT_OUT ?= results/audit_files.json
 audit: $(READY)
 	@test -n '$(QUESTIONS)' -a -n '$(PANELS)' || { echo 'error: usage: make audit QUESTIONS="train.jsonl ..." PANELS="name=panel.jsonl ..."' >&2; exit 2; }
 	python workflow/scripts/audit_files.py $(foreach file,$(QUESTIONS),--questions $(file)) $(foreach panel,$(PANELS),--panel $(panel)) --out $(AUDIT_OUT)
+
+# Grade your own answers: make grade PAIRS=in.jsonl OUT=out.jsonl
+PAIRS ?=
+OUT ?=
+grade: $(READY)
+	@test -n '$(PAIRS)' -a -n '$(OUT)' || { echo 'error: usage: make grade PAIRS=in.jsonl OUT=out.jsonl' >&2; exit 2; }
+	python workflow/scripts/grade_pairs.py --pairs $(PAIRS) --out $(OUT)
 
 $(READY): envs/study.lock
 	rm -rf $(ENV)
