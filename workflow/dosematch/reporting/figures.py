@@ -134,11 +134,10 @@ def _verifier_bars(axes: Axes, summary: Mapping[str, Any], arms: Sequence[str]) 
     rates = [100 * sum(counts["trig"]) / counts["n"] for counts in slow]
     axes.barh(verified, accuracy, 0.62, color=PALETTE[0], alpha=0.8, label="accuracy")
     axes.scatter(rates, verified, s=26, marker="D", color=PALETTE[5], zorder=3, label="triggered")
-    for y, value in zip(verified, accuracy, strict=True):
-        at, colour = (0, "white") if value > 15 else (value, "black")  # inside the bar where there is room
-        text = axes.annotate(f"{value:.1f}", (at, y), xytext=(4, 0), textcoords="offset points", va="center")
-        text.set(color=colour, fontsize=7.5)
-    axes.set_xlim(0, 102)
+    for y, value in zip(verified, accuracy, strict=True):  # in a column of their own, where no marker can hide them
+        axes.annotate(f"{value:.1f}", (114, y), ha="right", va="center", fontsize=7.5)
+    axes.set_xlim(0, 115)
+    axes.set_xticks(range(0, 101, 20))
     axes.set_title(f"(a) {summary['verify_slow_panel']}, Verify→Slow", loc="left", fontsize=9, pad=22)
     axes.set_xlabel("% of items")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, handlelength=1.2, borderaxespad=0.2)
