@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -265,3 +266,10 @@ def test_agreement_with_recorded_verdicts(grader: Grader, name: str, known_disag
     }
     assert disagreements <= known_disagreements
     assert not {"timeout", "error"} & {grade.outcome for grade in grades}
+
+
+def test_the_conventions_of_the_documentation_hold(grader: Grader) -> None:
+    text = (Path(__file__).parents[2] / "docs/grading.md").read_text(encoding="utf-8")
+    examples = re.findall(r"`([^`\n]+)`, `([^`\n]+)`: (correct|wrong)", text)
+    assert len(examples) > 15
+    assert [(a, g, o) for a, g, o in examples if grader.grade(boxed(a), g).outcome != o] == []
