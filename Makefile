@@ -17,13 +17,16 @@ ENV := $(ENVS)/$(call digest,envs/study.lock)
 READY := $(ENV)/.ready
 TEST_READY := $(ENV)/.ready-$(call digest,envs/study.lock envs/test.lock)
 
+SLURM_ENV := $(ENVS)/slurm-$(call digest,envs/study.lock envs/test.lock envs/slurm.lock)
+SLURM_READY := $(SLURM_ENV)/.ready
+
 export PATH := $(abspath $(ENV)/bin):$(PATH)
 export PYTHONPATH := $(CURDIR)/workflow
 export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test bench base schemas freeze lint audit replay
+.PHONY: study smoke test test-slurm bench base schemas freeze lint audit replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -34,7 +37,12 @@ smoke: $(READY)
 	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
 
 test: $(TEST_READY)
-	pytest -q -n 2 tests
+	pytest -q -n 2 --ignore tests/slurm tests
+
+# On a real single-node Slurm (root, Debian): it says so in one line and fails where there can be none.
+test-slurm: $(SLURM_READY)
+	bash tests/slurm/start_slurm.sh
+	PATH=$(abspath $(SLURM_ENV)/bin):$$PATH pytest -q tests/slurm
 
 lint: $(TEST_READY)
 	ruff check workflow tests
@@ -85,4 +93,10 @@ $(READY): envs/study.lock
 
 $(TEST_READY): $(READY) envs/test.lock
 	$(ENV)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock
+	touch $@
+
+$(SLURM_READY): envs/study.lock envs/test.lock envs/slurm.lock
+	rm -rf $(SLURM_ENV)
+	$(PYTHON) -m venv $(SLURM_ENV)
+	$(SLURM_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock -r envs/slurm.lock
 	touch $@
