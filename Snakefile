@@ -39,6 +39,11 @@ wildcard_constraints:
     variant=r"|\.clean",
 
 
+# A limit on GPUs is one machine's (profiles/default); on a cluster the scheduler counts them.
+resource_scopes:
+    gpu="local",
+
+
 rule all:
     input:
         THINKER,

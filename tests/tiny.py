@@ -14,6 +14,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from dosematch.arm import Fork
 from dosematch.episodes.anchors import AnchorBuffer
 from dosematch.episodes.episode import Context
 from dosematch.identity import sha1_12
@@ -34,6 +35,19 @@ SHAPE = {
     "initializer_range": 0.3,  # large enough for attention to matter and for arg maxima to be far apart
 }
 DIGITS = "123"
+PAPER_FORK = Fork(
+    k=4,
+    max_tokens=768,
+    min_tokens=24,
+    min_length=64,
+    margin=16,
+    first_start=32,
+    first_end=160,
+    second_floor=56,
+    second_start=96,
+    second_end=288,
+    max_sequence=896,
+)
 
 
 @cache

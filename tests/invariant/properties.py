@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from dosematch.arm import Fork
 from dosematch.objectives import Segment, target_logprobs
 from dosematch.rollout.engine import Completion, Request
 
-from ..tiny import flat_gradient, random_model, reference_logprobs, relative_gap
+from ..tiny import PAPER_FORK, flat_gradient, random_model, reference_logprobs, relative_gap
 
 EOS = 0
 SEGMENT = Segment((5, 6, 7), (8, 9, 10, EOS), 0.7)
@@ -182,27 +181,13 @@ def a_batch_holds_one_loss_term(backward: ModuleType) -> None:
 
 # forking
 
-FORK = Fork(
-    k=4,
-    max_tokens=768,
-    min_tokens=24,
-    min_length=64,
-    margin=16,
-    first_start=32,
-    first_end=160,
-    second_floor=56,
-    second_start=96,
-    second_end=288,
-    max_sequence=896,
-)
-
 
 def windows_have_the_published_ends(forking: ModuleType) -> None:
     """C16."""
-    assert forking.windows(63, FORK) == []
-    assert forking.windows(72, FORK) == [range(32, 57), range(56, 57)]
-    assert forking.windows(176, FORK) == [range(32, 161), range(88, 161)]
-    assert forking.windows(304, FORK) == [range(32, 161), range(96, 289)]
+    assert forking.windows(63, PAPER_FORK) == []
+    assert forking.windows(72, PAPER_FORK) == [range(32, 57), range(56, 57)]
+    assert forking.windows(176, PAPER_FORK) == [range(32, 161), range(88, 161)]
+    assert forking.windows(304, PAPER_FORK) == [range(32, 161), range(96, 289)]
 
 
 def peaks_inside_the_windows_are_forked_from(forking: ModuleType) -> None:
@@ -210,7 +195,7 @@ def peaks_inside_the_windows_are_forked_from(forking: ModuleType) -> None:
     entropies = [1.0] * 304
     for t, value in {31: 9.0, 40: 5.0, 41: 5.0, 200: 4.0, 300: 9.0}.items():
         entropies[t] = value
-    found = [(p.window, p.t_fork) for p in forking.select_prefixes([(0, entropies)], FORK)]
+    found = [(p.window, p.t_fork) for p in forking.select_prefixes([(0, entropies)], PAPER_FORK)]
     assert found == [(1, 40), (2, 200), (1, 40), (2, 200)]
 
 
@@ -218,7 +203,7 @@ def forks_are_taken_when_right_ended_and_short(forking: ModuleType) -> None:
     """C18."""
     for length, end, right in [(896, "stop", True), (897, "stop", True), (896, "length", True), (896, "stop", False)]:
         fork = Completion((1,) * (length - 32), (-1.0,) * (length - 32), end)
-        assert forking.accepted(32, fork, right, FORK) is (length == 896 and end == "stop" and right)
+        assert forking.accepted(32, fork, right, PAPER_FORK) is (length == 896 and end == "stop" and right)
 
 
 def failed_parents_are_masked_before_their_first_fork(forking: ModuleType) -> None:

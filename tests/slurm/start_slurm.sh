@@ -6,7 +6,7 @@ CONF=/etc/slurm/slurm.conf
 fail() { echo "error: $1" >&2; exit 3; }
 
 [ "$(id -u)" = 0 ] || fail "Slurm is not tested here: only root can install and start it"
-if ! command -v slurmctld slurmd munged sbatch >/dev/null; then
+if ! { command -v slurmctld && command -v slurmd && command -v munged && command -v sbatch; } >/dev/null; then
     { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         slurmctld slurmd slurm-client munge; } >/dev/null 2>&1 \
         || fail "Slurm is not tested here: apt cannot install slurmctld, slurmd and munge"

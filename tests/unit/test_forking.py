@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dosematch.arm import Fork
 from dosematch.backward import backward, segment_logits, token_entropies, token_losses
 from dosematch.episodes.anchors import Anchor
 from dosematch.episodes.forking import Prefix, accepted, fork_segments, fork_starts, forking, select_prefixes, windows
@@ -17,6 +16,7 @@ from dosematch.rollout.engine import Completion
 
 from ..tiny import (
     FORKING,
+    PAPER_FORK,
     Scripted,
     byte_tokenizer,
     completion,
@@ -28,19 +28,6 @@ from ..tiny import (
     stream,
 )
 
-PAPER = Fork(
-    k=4,
-    max_tokens=768,
-    min_tokens=24,
-    min_length=64,
-    margin=16,
-    first_start=32,
-    first_end=160,
-    second_floor=56,
-    second_start=96,
-    second_end=288,
-    max_sequence=896,
-)
 ITEM = stream(1, answers="3")[0]
 ANCHOR = Anchor("0" * 12, 0, (40, 41), (42, 43, 0))
 
@@ -69,12 +56,12 @@ def closed(first: int, last: int) -> range:
     ],
 )
 def test_windows_have_the_published_ends(length, expected):
-    assert windows(length, PAPER) == expected  # ranges without members are equal
+    assert windows(length, PAPER_FORK) == expected  # ranges without members are equal
 
 
 @given(length=st.integers(0, 2000))
 def test_forks_leave_a_start_and_a_margin(length):
-    for window in windows(length, PAPER):
+    for window in windows(length, PAPER_FORK):
         assert all(32 <= t <= min(288, length - 16) for t in window)
 
 
@@ -91,41 +78,41 @@ def with_peaks(length: int, **peaks: float) -> list[float]:
 
 def test_planted_peaks_in_both_windows_are_selected_and_one_outside_never():
     entropies = with_peaks(304, t31=9.0, t40=5.0, t200=4.0, t289=9.0, t0=9.0, t303=9.0)
-    found = select_prefixes([(2, entropies)], PAPER.model_copy(update={"k": 2}))
+    found = select_prefixes([(2, entropies)], PAPER_FORK.model_copy(update={"k": 2}))
     assert found == [Prefix(2, 1, 40, 5.0), Prefix(2, 2, 200, 4.0)]
 
 
 @given(data=st.data(), length=st.integers(64, 400))
 def test_a_planted_peak_is_found_wherever_it_lies_inside_and_nowhere_else(data, length):
     t = data.draw(st.integers(0, length - 1))
-    inside = [number for number, window in enumerate(windows(length, PAPER), 1) if t in window]
-    prefixes = select_prefixes([(0, with_peaks(length, **{f"t{t}": 2.0}))], PAPER)
-    assert len(prefixes) == PAPER.k
+    inside = [number for number, window in enumerate(windows(length, PAPER_FORK), 1) if t in window]
+    prefixes = select_prefixes([(0, with_peaks(length, **{f"t{t}": 2.0}))], PAPER_FORK)
+    assert len(prefixes) == PAPER_FORK.k
     assert ((prefixes[0].t_fork, prefixes[0].entropy) == (t, 2.0)) is bool(inside)
     assert {p.window for p in prefixes if p.t_fork == t and p.entropy == 2.0} == set(inside[:1])
 
 
 def test_the_earliest_of_equal_positions_is_taken():
-    found = select_prefixes([(0, [1.0] * 304)], PAPER.model_copy(update={"k": 2}))
+    found = select_prefixes([(0, [1.0] * 304)], PAPER_FORK.model_copy(update={"k": 2}))
     assert [(p.window, p.t_fork) for p in found] == [(1, 32), (2, 96)]
 
 
 def test_a_position_that_both_windows_offer_counts_once():
-    found = select_prefixes([(0, with_peaks(304, t100=5.0))], PAPER)
+    found = select_prefixes([(0, with_peaks(304, t100=5.0))], PAPER_FORK)
     assert found == [Prefix(0, 1, 100, 5.0)] * 4
 
 
 def test_the_most_uncertain_of_all_failures_are_taken_and_few_are_cycled():
     failed = [(0, with_peaks(70, t40=2.0)), (1, with_peaks(304, t50=4.0, t250=3.0)), (3, with_peaks(63, t40=9.0))]
     ranked = [Prefix(1, 1, 50, 4.0), Prefix(1, 2, 250, 3.0), Prefix(0, 1, 40, 2.0)]
-    assert select_prefixes(failed, PAPER) == [*ranked, ranked[0]]
-    assert select_prefixes(failed, PAPER.model_copy(update={"k": 2})) == ranked[:2]
-    assert select_prefixes(failed, PAPER.model_copy(update={"k": 7})) == [*ranked, *ranked, ranked[0]]
+    assert select_prefixes(failed, PAPER_FORK) == [*ranked, ranked[0]]
+    assert select_prefixes(failed, PAPER_FORK.model_copy(update={"k": 2})) == ranked[:2]
+    assert select_prefixes(failed, PAPER_FORK.model_copy(update={"k": 7})) == [*ranked, *ranked, ranked[0]]
 
 
 @pytest.mark.parametrize("failed", [[], [(0, [1.0] * 63)], [(0, []), (1, [2.0] * 10)]])
 def test_without_a_long_failure_nothing_is_forked(failed):
-    assert select_prefixes(failed, PAPER) == []
+    assert select_prefixes(failed, PAPER_FORK) == []
 
 
 def test_entropies_are_those_of_the_whole_distribution():
@@ -159,7 +146,7 @@ def continuation(length: int, ended: bool) -> Completion:
 )
 @pytest.mark.parametrize("kept", [32, 288])
 def test_a_fork_is_taken_when_right_ended_and_short_enough(kept, length, ended, right, taken):
-    assert accepted(kept, continuation(length - kept, ended), right, PAPER) is taken
+    assert accepted(kept, continuation(length - kept, ended), right, PAPER_FORK) is taken
 
 
 # Prefix mask

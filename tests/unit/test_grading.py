@@ -110,6 +110,10 @@ def test_hostile_numbers_are_refused_at_once(grader: Grader, answer: str) -> Non
     assert time.monotonic() - start < 1.5
 
 
+def test_a_hostile_gold_answer_is_an_error_at_once(grader: Grader) -> None:
+    assert grader.grade_answer("x+1", "9^{9^{9^{9}}}")[0] == "error"
+
+
 def test_a_killed_worker_is_replaced_and_leaves_no_process() -> None:
     with Grader(time_limit=1.0) as grader:
         assert grader.grade(boxed("x+2"), "2+x").correct

@@ -204,6 +204,10 @@ def test_damaged_archives_end_in_one_line(results: tuple[Path, dict[str, Any]], 
     done = call("regrade.py", "--supplement", tmp_path / "no.zip")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "no.zip" in done.stderr
+    with zipfile.ZipFile(tmp_path / "foreign.zip", "w") as archive:
+        archive.writestr("supplement.json", json.dumps({**results[1], "golds": None}))
+    with pytest.raises(UserError, match=r"foreign\.zip: supplement\.json: golds: "):
+        regrade(tmp_path / "foreign.zip")
     with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
         archive.writestr("supplement.json", json.dumps({**results[1], "evals": ["missing.json"]}))
     with pytest.raises(UserError, match=r"empty\.zip: missing\.json"):

@@ -95,9 +95,7 @@ def test_greedy_tokens_equal_those_of_the_torch_engine(engine: VllmEngine, model
     engine.load_weights(model.state_dict())
     completions, expected = engine.generate(requests()), torch_completions(model, requests())
     assert [(c.token_ids, c.finish_reason) for c in completions] == [(c.token_ids, c.finish_reason) for c in expected]
-    assert {c.finish_reason for c in completions} == {"stop", "length"} or len(
-        {len(c.token_ids) for c in completions}
-    ) > 1
+    assert len({len(c.token_ids) for c in completions}) > 1
     assert largest_gap(model, requests(), completions) < 1e-3
 
 
@@ -179,7 +177,9 @@ def test_every_kind_of_arm_trains(
     run = trainer(arm, monkeypatch, engine)
     run.train(items(), ResumeFolder(tmp_path))
     assert [row["step"] for row in run.rows] == [1, 2, 3]
-    assert 0 <= max(row["sampling/logp_difference/max"] for row in run.rows) < 1e-3
+    compared = [row["sampling/logp_difference/max"] for row in run.rows if row["pg_bwd_tokens"]["loss"]]
+    assert compared
+    assert max(compared) < 1e-3
     assert run.curve[-1]["step"] == STEPS
 
 
@@ -190,8 +190,8 @@ def test_stale_weights_stop_a_training(monkeypatch: pytest.MonkeyPatch, engine: 
         advance(run)
 
 
-def test_another_temperature_of_the_model_stops_a_training(monkeypatch: pytest.MonkeyPatch, engine: VllmEngine) -> None:
-    """The engine's head scaled by 1.2: what it reports is then a distribution at another temperature."""
+def test_a_rescaled_final_norm_stops_a_training(monkeypatch: pytest.MonkeyPatch, engine: VllmEngine) -> None:
+    """A wrong sampling temperature would not be noticed: raw log-probabilities do not depend on it."""
     run = trainer("std_stabilized_g8", monkeypatch, engine)
     weights = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
     weights["model.norm.weight"] *= 1.2

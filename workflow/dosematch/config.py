@@ -123,16 +123,16 @@ class StudyConfig:
         arms = []
         for name, arm in self.arms.items():
             scaled = arm.scaled(self.scale.length_factor)
-            switches = scaled.model_dump(exclude={"name", "about", "label", "seeds"})
             arms.append(
                 {
                     "name": name,
                     "label": arm.label,
                     "about": arm.about,
                     "seeds": self.seeds(name),
-                    "cap": self._cap(name),
+                    "cap": scaled.cap if arm.starts_from == "parent" else None,  # the parent spends none of a dose
+                    "accumulation": arm.accumulation,
+                    "switches": scaled.model_dump(exclude={"name", "about", "label", "seeds"}),
                 }
-                | {"accumulation": arm.accumulation, "switches": switches}
             )
         return json.dumps(
             {
@@ -153,11 +153,6 @@ class StudyConfig:
             },
             sort_keys=True,
         )
-
-    def _cap(self, name: str) -> int | None:
-        """Nominal dose per step of a continued arm; the parent spends none of it."""
-        arm = self.arms[name]
-        return arm.scaled(self.scale.length_factor).cap if arm.starts_from == "parent" else None
 
     def _evaluation(self) -> Evaluation:
         budgets = ("max_tokens", "verify_max_tokens", "slow_max_tokens")

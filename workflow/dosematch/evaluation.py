@@ -8,7 +8,7 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from dosematch.answers import extract_answer, parse_verdict
-from dosematch.episodes.episode import Context
+from dosematch.episodes.episode import Context, decoded, without
 from dosematch.grading import Grader
 from dosematch.identity import sha1_12
 from dosematch.prompts import Prompts, encode
@@ -84,34 +84,30 @@ def verify_slow_rows(
     Every answer is verified, also boxless ones; only triggered ones are solved again.
     """
     eos = tokenizer.eos_token_id
-
-    def said(completion: Completion) -> tuple[int, ...]:
-        return tuple(token for token in completion.token_ids if token != eos)
-
-    def text(completion: Completion) -> str:
-        return str(tokenizer.decode(list(completion.token_ids), skip_special_tokens=True))
-
     ask_verify, ask_slow = encode(tokenizer, prompts.verify), encode(tokenizer, prompts.slow)
     dialogues = [
-        prompts.fast_ids(tokenizer, question.text) + said(completion) + ask_verify
+        prompts.fast_ids(tokenizer, question.text) + without(completion.token_ids, eos) + ask_verify
         for question, completion in zip(questions, fast, strict=True)
     ]
     checks = complete(engine, evaluation, [Request(ids, evaluation.verify_max_tokens) for ids in dialogues])
-    boxes = [extract_answer(text(completion))[1] for completion in fast]
-    verdicts = [parse_verdict(text(check)) for check in checks]
+    boxes = [extract_answer(decoded(tokenizer, completion.token_ids))[1] for completion in fast]
+    verify_texts = [decoded(tokenizer, check.token_ids) for check in checks]
+    verdicts = [parse_verdict(text) for text in verify_texts]
     again = [i for i, verdict in enumerate(verdicts) if triggers(verdict, boxes[i])]
-    requests = [Request(dialogues[i] + said(checks[i]) + ask_slow, evaluation.slow_max_tokens) for i in again]
+    requests = [
+        Request(dialogues[i] + without(checks[i].token_ids, eos) + ask_slow, evaluation.slow_max_tokens) for i in again
+    ]
     slow = dict(zip(again, complete(engine, evaluation, requests), strict=True))
     return [
         {
             "index": i,
             "sha1_12": sha1_12(question.text),
-            "verify_text": text(checks[i]),
+            "verify_text": verify_texts[i],
             "verify_token_ids": list(checks[i].token_ids),
             "verdict": verdicts[i],
             "missing_fast_box": not boxes[i],
             "triggered": i in slow,
-            "slow_text": text(slow[i]) if i in slow else None,
+            "slow_text": decoded(tokenizer, slow[i].token_ids) if i in slow else None,
             "slow_token_ids": list(slow[i].token_ids) if i in slow else None,
             "slow_finish_reason": slow[i].finish_reason if i in slow else None,
         }
@@ -132,7 +128,7 @@ def completion_rows(
             "sha1_12": sha1_12(question.text),
             "question_id": question.id,
             "prompt_sha1": prompts.sha1,
-            "text": tokenizer.decode(list(completion.token_ids), skip_special_tokens=True),
+            "text": decoded(tokenizer, completion.token_ids),
             "token_ids": list(completion.token_ids),
             "n_tokens": len(completion.token_ids),
             "finish_reason": completion.finish_reason,

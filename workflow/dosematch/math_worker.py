@@ -32,7 +32,7 @@ def compare(answer: str, gold: str) -> str:
     try:
         if not answer_side or any(map(is_too_large, answer_side)):
             return "unparsable"
-        if not gold_side:
+        if not gold_side or any(map(is_too_large, gold_side)):
             return "error"
         gold_side, answer_side = ([item.xreplace(IMAGINARY_UNIT) for item in side] for side in (gold_side, answer_side))
         # verify unwraps `x=5` on one side only, so both orders are asked

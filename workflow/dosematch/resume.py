@@ -1,6 +1,7 @@
 """Resume state of a training: atomic, checked by digest, kept apart from the outputs until the training is done."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from dosematch.errors import UserError
 from dosematch.records import digest, sha256_file, write_atomically, write_json
 
+log = logging.getLogger(__name__)
 KEPT = 2  # a torn newest state falls back to the one before
 LEFTOVERS = (".resume-*", ".model.*", ".*.tmp")
 
@@ -41,15 +43,26 @@ class ResumeFolder:
             old.unlink()
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-        """The newest intact state as (tensors, values)."""
+        """The newest intact state as (tensors, values); torn ones are deleted: they would outlive good ones."""
         for weights in sorted(self.folder.glob("step*.safetensors"), reverse=True):
-            try:
-                record = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
-                if record["sha256"] == sha256_file(weights) and record["digest"] == digest(record["values"]):
-                    return load_file(weights), record["values"]
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError):
-                continue  # torn by a kill or a full disk: an older state, or the start, is as good
+            state = _intact(weights)
+            if state is not None:
+                return state
+            log.warning("%s: torn by a kill or a full disk: going back to an older state, or the start", weights)
+            weights.with_suffix(".json").unlink(missing_ok=True)
+            weights.unlink()
         return None
+
+
+def _intact(weights: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    """A state whose bytes are what was written, else None."""
+    try:
+        record = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
+        if record["sha256"] == sha256_file(weights) and record["digest"] == digest(record["values"]):
+            return load_file(weights), record["values"]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        pass
+    return None
 
 
 def remove_leftovers(out_dir: Path | str) -> None:

@@ -240,7 +240,7 @@ def token_counters(episode: Episode, result: BackwardResult) -> dict[str, Any]:
             "loss": sum(result.tokens_loss.get(kind, 0) for kind in kinds),
         }
 
-    gaps = result.logp_gaps or [0.0]
+    gaps = result.logp_gaps  # none when no sampled token was trained on: null, since 0.0 would read as agreement
     return {
         "gen_tokens": episode.generated | {"total": sum(episode.generated.values())},
         "entropy_fwd_tokens": episode.entropy_tokens,
@@ -248,6 +248,6 @@ def token_counters(episode: Episode, result: BackwardResult) -> dict[str, Any]:
         "pg_bwd_tokens": pair(*POLICY_GRADIENT),
         "distill_bwd_tokens": pair("distill"),
         "anchor_bwd_tokens": pair("anchor"),
-        "sampling/logp_difference/mean": sum(gaps) / len(gaps),
-        "sampling/logp_difference/max": max(gaps),
+        "sampling/logp_difference/mean": sum(gaps) / len(gaps) if gaps else None,
+        "sampling/logp_difference/max": max(gaps, default=None),
     }

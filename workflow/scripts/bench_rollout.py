@@ -1,16 +1,13 @@
 """Measures rollout speed against `transformers.generate`: same weights, prompts, tokens and threads, paired runs."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-import transformers
 import typer
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
+from dosematch.benchmark import Ids, by_transformers, environment, paired
 from dosematch.cli import run
 from dosematch.config import StudyConfig
 from dosematch.policy import load_policy, load_tokenizer
@@ -20,82 +17,60 @@ from dosematch.rollout.engine import Request
 from dosematch.rollout.torch_engine import TorchEngine
 from dosematch.runtime import quiet_transformers
 
-FIXED_TOKENS = 64
-PANEL = 500
+# (case, prompts, batch, max_tokens, min_tokens); prompts are taken from the longest down
+CASES = [(f"fixed 64 tokens, batch {n}", n, n, 64, 64) for n in (8, 64, 256)]
+CASES += [("whole panel, natural lengths, batch 50", 500, 50, 256, 0)]
 
 
-def reference(model: PreTrainedModel, prompts: list[tuple[int, ...]], batch: int, tokens: int, pad: int, minimum: int):
-    """Greedy completions by transformers: left-padded batches, each run until its longest row ends."""
-    completions = []
-    generate: Callable[..., torch.Tensor] = model.generate  # type: ignore[assignment]
-    for start in range(0, len(prompts), batch):
-        part = prompts[start : start + batch]
-        width = max(map(len, part))
-        ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in part])
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in part])
-        out = generate(
-            ids, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=minimum, do_sample=False, pad_token_id=pad
-        )
-        completions += [row[width:].tolist() for row in out]
-    return [row[: row.index(pad) + 1] if pad in row else row for row in completions]
+def measure(model: PreTrainedModel, eos: int, prompts: list[Ids], case: tuple, repeats: int) -> dict[str, Any]:
+    """One case: seconds, tokens per second, ratio, and how many greedy completions are equal."""
+    name, size, batch, longest, least = case
+    chosen, engine = prompts[:size], TorchEngine(model, eos, batch)
+    requests = [Request(prompt, longest, least) for prompt in chosen]
+    limits = {"max_new_tokens": longest, "min_new_tokens": least}
 
+    def reference() -> list[list[int]]:
+        """The other side of the comparison."""
+        return by_transformers(model, chosen, batch, limits, eos)
 
-def measure(model, tokenizer: PreTrainedTokenizerBase, prompts, batch: int, tokens: int, minimum: int, repeats: int):
-    """Medians of paired runs in tokens per second, and how many completions are equal."""
-    engine = TorchEngine(model, tokenizer.eos_token_id, batch)
-    requests = [Request(prompt, tokens, minimum) for prompt in prompts]
-    speeds, ratios, equal = [], [], 0
-    for repeat in range(repeats + 1):
-        t0 = time.perf_counter()
-        theirs = reference(model, prompts, batch, tokens, tokenizer.eos_token_id, minimum)
-        t1 = time.perf_counter()
-        ours = engine.generate(requests)
-        t2 = time.perf_counter()
-        equal = sum(list(a.token_ids) == b for a, b in zip(ours, theirs, strict=True))
-        if repeat:  # the first pair warms up
-            n = sum(len(completion.token_ids) for completion in ours)
-            speeds.append((n / (t2 - t1), n / (t1 - t0)))
-            ratios.append((t1 - t0) / (t2 - t1))
+    ours = [list(completion.token_ids) for completion in engine.generate(requests)]
+    times = paired(lambda: engine.generate(requests), reference, repeats)
+    n = sum(map(len, ours))
     return {
-        "sequences": len(prompts),
+        "case": name,
+        "sequences": size,
         "batch": batch,
-        "max_tokens": tokens,
-        "ours_tokens_per_s": round(median(speed[0] for speed in speeds)),
-        "transformers_tokens_per_s": round(median(speed[1] for speed in speeds)),
-        "ratio": round(median(ratios), 2),
-        "equal_greedy_completions": equal,
+        "max_tokens": longest,
+        "min_tokens": least,
+        "prompt_tokens": [min(map(len, chosen)), max(map(len, chosen))],
+        "generated_tokens": n,
+        "ours_per_s": n / times["ours_s"],
+        "transformers_per_s": n / times["theirs_s"],
+        "equal_greedy_completions": sum(a == b for a, b in zip(ours, reference(), strict=True)),
+        **times,
     }
 
 
 def main(
     out: Annotated[Path, typer.Option()],
     model_dir: Annotated[Path, typer.Option()] = Path("resources/micro_base"),
-    repeats: Annotated[int, typer.Option()] = 5,
+    repeats: Annotated[int, typer.Option(help="counted pairs of every case")] = 5,
     threads: Annotated[int, typer.Option()] = 1,
 ) -> None:
     """Fixed-length batches of 8, 64 and 256, then a whole panel with natural lengths at batch 50."""
     torch.set_num_threads(threads)
     quiet_transformers()
     model, tokenizer = load_policy(model_dir), load_tokenizer(model_dir)
-    study = StudyConfig(read_yaml(Path("config/config.yaml")))
-    questions = synthetic_questions("chain", PANEL, 7, {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 1.0}, set())
-    prompts = sorted((study.prompts.fast_ids(tokenizer, q.text) for q in questions), key=len, reverse=True)
-    rows = [
-        {"case": f"fixed {FIXED_TOKENS} tokens"}
-        | measure(model, tokenizer, prompts[:size], size, FIXED_TOKENS, FIXED_TOKENS, repeats)
-        for size in (8, 64, 256)
-    ]
-    rows.append(
-        {"case": "panel, natural lengths"} | measure(model, tokenizer, prompts, 50, 256, 0, max(2, repeats // 2))
-    )
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    write_json(out, {"threads": threads, "repeats": repeats, "versions": versions, "rows": rows})
+    ask = StudyConfig(read_yaml(Path("config/config.yaml"))).prompts.fast_ids
+    questions = synthetic_questions("chain", 500, 7, dict.fromkeys(range(1, 6), 1.0), set())
+    prompts = sorted((ask(tokenizer, question.text) for question in questions), key=len, reverse=True)
+    rows = [measure(model, tokenizer.eos_token_id, prompts, case, repeats) for case in CASES]
+    write_json(out, environment(threads) | {"rows": rows})
     for row in rows:
-        typer.echo(
-            f"{row['case']:>24} batch {row['batch']:>3}: {row['ours_tokens_per_s']:>6} against "
-            f"{row['transformers_tokens_per_s']:>6} tokens/s, x{row['ratio']:.2f}, "
-            f"equal {row['equal_greedy_completions']}/{row['sequences']}"
-        )
+        speeds = f"{row['ours_per_s']:.0f} against {row['transformers_per_s']:.0f} tokens/s"
+        low, high = row["ratio_range"]
+        equal = f"{row['equal_greedy_completions']}/{row['sequences']} equal"
+        typer.echo(f"{row['case']}: {speeds}, x{row['ratio']:.2f} [{low:.2f}, {high:.2f}], {equal}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import typer
 
 from dosematch.cli import run
 from dosematch.errors import UserError
+from dosematch.evaluation_record import in_panel_order
 from dosematch.grading import GRADER_VERSION, Grader
 from dosematch.questions.files import read_questions
 from dosematch.records import read_parquet
@@ -19,14 +20,14 @@ def main(
 ) -> None:
     """Print question, completion, gold answer and both verdicts; fail when they differ."""
     panel, _, index = item.partition(":")
-    if not index.isdigit():
+    if not index.isdecimal():
         raise UserError(f"--item {item}: expected PANEL:INDEX, for instance conf500:17")
     questions = read_questions(panels / f"{panel}.jsonl")
     if int(index) >= len(questions):
         raise UserError(f"--item {item}: {panel} has {len(questions)} questions")
     question = questions[int(index)]
-    completion = read_parquet(arm_dir / "completions" / f"{panel}.parquet")[int(index)]
-    stored = read_parquet(arm_dir / "grades" / f"{panel}.parquet")[int(index)]
+    files = [arm_dir / folder / f"{panel}.parquet" for folder in ("completions", "grades")]
+    completion, stored = (in_panel_order(questions, read_parquet(path), path)[int(index)] for path in files)
     with Grader() as grader:
         current = grader.grade(completion["text"], question.answer)
     typer.echo(f"question  {question.text}\nanswer    {completion['text']!r}\ngold      {question.answer}")

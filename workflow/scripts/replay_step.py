@@ -13,6 +13,7 @@ import typer
 from transformers import PreTrainedTokenizerBase
 
 from dosematch.cli import run
+from dosematch.config import check
 from dosematch.errors import UserError
 from dosematch.grading import Grader
 from dosematch.policy import load_policy, load_tokenizer
@@ -47,11 +48,12 @@ def main(
 ) -> None:
     """Train up to `step`, print it, and compare its row with the recorded one."""
     meta, recorded = read_json(run_dir / "train_meta.json"), read_jsonl(run_dir / "training.jsonl")
-    settings = TrainSettings.model_validate_json(json.dumps(meta["settings"]))
+    settings = check(TrainSettings, meta.get("settings"), f"{run_dir}/train_meta.json", "settings.")
     if not 1 <= step <= len(recorded):
         raise UserError(f"{run_dir}/training.jsonl: has no step {step} (1..{len(recorded)})")
-    if sha256_file(start) != meta["parent_sha256"]:
-        raise UserError(f"{start}: is not the checkpoint that {run_dir} started from")
+    for file, key in ((start, "parent_sha256"), (stream, "stream_sha256")):
+        if sha256_file(file) != meta.get(key):
+            raise UserError(f"{file}: is not the file that {run_dir} was trained with (train_meta.json: {key})")
     prepare_runtime(settings.runtime)
     model = load_policy(start.parent, settings.runtime.dtype, settings.runtime.device)
     tokenizer = load_tokenizer(start.parent)

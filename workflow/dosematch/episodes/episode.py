@@ -49,11 +49,11 @@ class Context:
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens."""
-        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        return decoded(self.tokenizer, token_ids)
 
     def said(self, completion: Completion) -> tuple[int, ...]:
         """A completion's tokens as a later stage reads them: without the end of sequence."""
-        return tuple(token for token in completion.token_ids if token != self.eos)
+        return without(completion.token_ids, self.eos)
 
     def sample(
         self, prompts: Sequence[tuple[int, ...]], limits: Sequence[Limits], item: StreamItem, stage: str
@@ -78,6 +78,16 @@ class Context:
         """A seeded generator for choices that are no token samples."""
         key = philox_key(study=self.study, seed=self.seed, run=self.arm.run, step=item.step, purpose=purpose)
         return random.Random(key.tobytes())
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+    """Text of tokens, without special ones."""
+    return str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+
+def without(token_ids: Sequence[int], token: int) -> tuple[int, ...]:
+    """The tokens less every occurrence of one."""
+    return tuple(kept for kept in token_ids if kept != token)
 
 
 @dataclass
@@ -153,7 +163,7 @@ def pg_segments(
             weight,
             kind=kind,
             start=(starts or {}).get(i, 0),
-            sampled_logprobs=rollout.logprobs if arm.temperature == 1.0 else None,
+            sampled_logprobs=rollout.logprobs,
         )
         for i, (prompt, rollout, weight) in enumerate(zip(prompts, rollouts, weights, strict=True))
     ]

@@ -63,7 +63,7 @@ def thinker(item: StreamItem, context: Context) -> Episode:
     replayed, drawn = anchor_segments(n_anchors, item, context)
     generated = {"fast": count(fast.rollouts), "verify": count(verify.rollouts)}
     generated |= {"slow": count(slow.rollouts), "summary": count(summary.rollouts)}
-    record = fast_record(fast, arm) | _record(fast, verdicts, slow, summary, context)
+    record = fast_record(fast, arm) | _record(verify, verdicts, slow, summary, context)
     record |= {"anchor_n": len(drawn), "anchor_sha1": [anchor.sha1_12 for anchor in drawn]}
     return Episode(segments + replayed, record, generated, anchors=new_anchors(fast, item))
 
@@ -125,11 +125,10 @@ def _limits(limits: Limits | None, n: int) -> list[Limits]:
     return [limits] * n
 
 
-def _record(fast: FastStage, verdicts: list[str], slow: Stage, summary: Stage, context: Context) -> dict[str, Any]:
-    agree = [v == ("Yes" if c else "No") for v, c in zip(verdicts, fast.correct, strict=True)]
+def _record(verify: Stage, verdicts: list[str], slow: Stage, summary: Stage, context: Context) -> dict[str, Any]:
     return {
         "verdicts": verdicts,
-        "verify_acc": fmean(agree),
+        "verify_acc": fmean(verify.correct),
         "slow_acc": fmean(slow.correct) if slow.correct else None,
         "n_slow": len(slow.rollouts),
         "summary_acc": fmean(summary.correct) if summary.correct else None,

@@ -60,5 +60,5 @@ def _question(parse: Any, row: Any, place: str) -> Question:
 def first_problem(error: ValidationError) -> str:
     """The first complaint of a validation as `key: message`."""
     problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    return f"{key}: {problem['msg']}" if key else problem["msg"]
+    key, message = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message

@@ -8,14 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from dosematch.errors import UserError
 from dosematch.evaluation_record import TOTALS, regrade_counts, suite_total, verify_slow_record
 from dosematch.identity import sha1_12
+from dosematch.questions.files import first_problem
 from dosematch.questions.question import Question
 from dosematch.records import sha256_file, write_atomically
 from dosematch.reporting.tables import all_tables
 from dosematch.statistics.paired import where
-from dosematch.statistics.settings import StudySettings, parse_settings
+from dosematch.statistics.settings import StudySettings
 from dosematch.statistics.summary import build_summary
 
 INDEX = "supplement.json"
@@ -23,6 +26,18 @@ TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the earliest that the format knows
 METHOD = zipfile.ZIP_BZIP2  # its blocks are wider than deflate's window: a fifth smaller for the long lists of items
 LOST = ("timeout", "error")  # outcomes of the grader, not of the answer: another day may decide them
 Record = Mapping[str, Any]
+
+
+class Index(BaseModel):
+    """What the archive holds: study settings, gold answers by identity, and the names of its records."""
+
+    settings: StudySettings
+    golds: dict[str, str]
+    summary: str
+    ancestry: str
+    evals: list[str]
+    training: list[str]
+    tables: list[str]
 
 
 def collect_golds(panels: Mapping[str, Sequence[Question]]) -> dict[str, str]:
@@ -84,21 +99,27 @@ def regrade(supplement: Path) -> dict[str, Any]:
         raise UserError(f"{supplement}: {error}") from None
     with archive:
         read = partial(_member, archive, supplement)
-        index = json.loads(read(INDEX))
-        settings = parse_settings(json.dumps(index["settings"]))
-        evals = [json.loads(read(name)) for name in index["evals"]]
+        index = _index(read(INDEX), supplement)
+        evals = [json.loads(read(name)) for name in index.evals]
         for record in evals:
-            check_record(record, index["golds"], settings)
-        rows = [json.loads(line) for name in index["training"] for line in read(name).splitlines()]
-        ancestry, recorded = json.loads(read(index["ancestry"])), json.loads(read(index["summary"]))
-        rebuilt = json.loads(json.dumps(build_summary(evals, ancestry, rows, settings), sort_keys=True))
-        expect(f"{index['summary']}: ", recorded, rebuilt)
+            check_record(record, index.golds, index.settings)
+        rows = [json.loads(line) for name in index.training for line in read(name).splitlines()]
+        ancestry, recorded = json.loads(read(index.ancestry)), json.loads(read(index.summary))
+        rebuilt = json.loads(json.dumps(build_summary(evals, ancestry, rows, index.settings), sort_keys=True))
+        expect(f"{index.summary}: ", recorded, rebuilt)
         tables = {f"{table.name}.csv": table.csv() for table in all_tables(rebuilt)}
-        for name in index["tables"]:
+        for name in index.tables:
             expect(f"{name}: ", read(name).decode().splitlines(), tables[Path(name).name].splitlines())
     answers = sum(panel["n"] for record in evals for panel in record["panels"].values())
-    counts = {"evaluations": len(evals), "answers": answers, "tables": len(index["tables"])}
+    counts = {"evaluations": len(evals), "answers": answers, "tables": len(index.tables)}
     return counts | {"bytes": supplement.stat().st_size, "sha256": sha256_file(supplement)}
+
+
+def _index(text: bytes, supplement: Path) -> Index:
+    try:
+        return Index.model_validate_json(text)
+    except ValidationError as error:
+        raise UserError(f"{supplement}: {INDEX}: {first_problem(error)}") from None
 
 
 def _member(archive: zipfile.ZipFile, supplement: Path, name: str) -> bytes:
