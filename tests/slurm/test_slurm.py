@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STUDY = ("--configfile", "config/two_arms.yaml", "--config", "scale=smoke")
-SLURM = ("--profile", "profiles/slurm", *STUDY)
+POLL = ("--slurm-init-seconds-before-status-checks", "3", "--seconds-between-status-checks", "3")  # jobs are short
+SLURM = ("--profile", "profiles/slurm", *POLL, *STUDY)
 UNCOMPARED = {"logs", "log"}
 
 
