@@ -57,6 +57,7 @@ rule thinker:
 include: "workflow/rules/base.smk"
 include: "workflow/rules/questions.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/sweep.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/published.smk"
@@ -64,4 +65,5 @@ include: "workflow/rules/published.smk"
 
 localrules:
     all,
+    base_lr_sweep,
     thinker,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dosematch.backward import backward, micro_batches, segment_logits
+from dosematch.backward import backward, micro_batches, segment_logits, token_entropies
 from dosematch.objectives import Segment, target_logprobs
 
 from ..tiny import flat_gradient, random_model, reference_logprobs, relative_gap
@@ -90,6 +90,40 @@ def test_every_cut_and_order_gives_one_gradient(model, micro_batch_tokens, order
     assert result.tokens_fed == expected.tokens_fed
     assert result.tokens_loss == expected.tokens_loss
     assert result.loss == pytest.approx(expected.loss, rel=1e-5, abs=1e-6)
+
+
+TAUGHT = Segment((5, 6), (7, 8, 9, 10), 0.3, "distill", start=1, gated=True, alpha=0.4, teacher_ids=(40, 41), top_k=8)
+
+
+@pytest.mark.parametrize("logit_rows", [1, 2, 3, 4, 7, 24])
+def test_the_runs_of_logits_change_the_gradient_by_rounding_only(model, logit_rows):
+    segments = (*SEGMENTS, TAUGHT)
+    reference, expected = gradient(model, segments)
+    cut, result = gradient(model, segments, logit_rows=logit_rows)
+    assert relative_gap(cut, reference) < 1e-6
+    assert result.loss == pytest.approx(expected.loss, rel=1e-5, abs=1e-6)
+    assert (result.tokens_fed, result.tokens_loss) == (expected.tokens_fed, expected.tokens_loss)
+
+
+@pytest.mark.parametrize("logit_rows", [1, 2, 5, 10**9])
+def test_gaps_are_those_of_the_tokens_whatever_the_run(model, logit_rows):
+    target = (8, 9, 10, 11, EOS)
+    sampled = reference_logprobs(model, (5, 6, 7), target).detach() + torch.tensor([0.0, 0.5, 0.25, 0.0, 1.0])
+    segment = Segment((5, 6, 7), target, 0.7, sampled_logprobs=tuple(sampled.tolist()))
+    _, result = gradient(model, [SEGMENTS[3], segment], logit_rows=logit_rows)
+    assert result.logp_gaps == pytest.approx([0.0, 0.5, 0.25, 0.0, 1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("logit_rows", [1, 3, 5])
+def test_no_more_rows_of_logits_than_asked_for_are_ever_made(model, logit_rows):
+    rows = []
+    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, logits: rows.append(logits.shape[0]))
+    gradient(model, (*SEGMENTS, TAUGHT), logit_rows=logit_rows)
+    token_entropies(model, [(s.context_ids, s.target_ids) for s in SEGMENTS], logit_rows=logit_rows)
+    hook.remove()
+    assert max(rows) == logit_rows
+    targets = sum(len(s.target_ids) for s in SEGMENTS)
+    assert sum(rows) == 2 * targets + 2 * len(TAUGHT.target_ids)  # the taught one is projected as teacher, too
 
 
 @given(segments=segments_strategy, max_tokens=st.integers(1, 80))

@@ -42,51 +42,104 @@ def backward(
     *,
     accumulation: int,
     micro_batch_tokens: int,
+    logit_rows: int = 1 << 30,
     after_batch: Callable[[str], None] | None = None,
 ) -> BackwardResult:
     """Add the gradient of the segments' loss, divided by `accumulation`, to the model's `.grad`s.
 
     Segments of weight zero are neither fed nor counted. `after_batch` is called with the kind of the batch after every
-    backward pass. How the segments are cut into micro-batches changes the gradient by rounding only.
+    backward pass. How the segments are cut into micro-batches, and their targets into runs of `logit_rows`, changes
+    the gradient by rounding only; no more than `logit_rows` rows of logits exist at a time.
     """
     result = BackwardResult()
     for batch in micro_batches([s for s in segments if s.weight != 0.0], micro_batch_tokens):
-        logits = segment_logits(model, [(segment.context_ids, segment.target_ids) for segment in batch])
-        teachers = _teacher_logits(model, batch, result)
-        total = torch.zeros((), device=logits[0].device)
-        for segment, student, teacher in zip(batch, logits, teachers, strict=True):
-            logprobs = target_logprobs(student, torch.tensor(segment.target_ids, device=student.device))
-            loss = segment.weight * token_losses(segment, logprobs, student, teacher)[segment.start :].sum()
-            total = total + loss
-            _count(result, segment, loss.item(), logprobs.detach())
-        (total / accumulation).backward()
+        hidden = target_states(model, [(segment.context_ids, segment.target_ids) for segment in batch])
+        teachers = _teacher_states(model, batch, result)
+        # The vocabulary projection ends in a leaf, so that each run's logits are freed by a backward pass of its own.
+        leaf = hidden.detach().requires_grad_()
+        losses = dict.fromkeys(range(len(batch)), 0.0)
+        logprobs: list[list[torch.Tensor]] = [[] for _ in batch]
+        for run in _runs(batch, logit_rows):
+            total = torch.zeros((), device=hidden.device)
+            student = _project(model, leaf[run[0].rows.start : run[-1].rows.stop])
+            for piece, logits in zip(run, student.split([len(piece.rows) for piece in run]), strict=True):
+                loss, found = _piece_loss(model, batch[piece.index], piece, logits, teachers[piece.index])
+                total = total + loss
+                losses[piece.index] += loss.item()
+                logprobs[piece.index].append(found)
+            (total / accumulation).backward()
+        hidden.backward(leaf.grad)
+        for i, segment in enumerate(batch):
+            _count(result, segment, losses[i], torch.cat(logprobs[i]))
         if after_batch is not None:
             after_batch(batch[0].kind)
     return result
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """Targets `targets` of a batch's segment number `index`, whose hidden states are the rows `rows` of the batch."""
+
+    index: int
+    targets: range
+    rows: range
+
+
+def _runs(batch: Sequence[Segment], size: int) -> Iterator[list[_Piece]]:
+    """Cut the targets of a batch, in order, into runs of at most `size`; a run may begin or end inside a segment."""
+    run: list[_Piece] = []
+    row = 0
+    for index, segment in enumerate(batch):
+        done = 0
+        while done < len(segment.target_ids):
+            free = size - sum(len(piece.rows) for piece in run)
+            taken = min(free, len(segment.target_ids) - done)
+            run.append(_Piece(index, range(done, done + taken), range(row, row + taken)))
+            done, row = done + taken, row + taken
+            if taken == free:
+                yield run
+                run = []
+    if run:
+        yield run
+
+
+def _piece_loss(
+    model: PreTrainedModel, segment: Segment, piece: _Piece, student: torch.Tensor, states: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of a segment's piece, and the detached log-probabilities of its targets."""
+    targets = torch.tensor(segment.target_ids, device=student.device)[piece.targets.start : piece.targets.stop]
+    logprobs = target_logprobs(student, targets)
+    teacher = None
+    if states is not None:
+        with torch.no_grad():
+            teacher = _project(model, states[piece.targets.start : piece.targets.stop])
+    skipped = max(0, segment.start - piece.targets.start)
+    loss = segment.weight * token_losses(segment, logprobs, student, teacher)[skipped:].sum()
+    return loss, logprobs.detach()
+
+
 def token_losses(
     segment: Segment, logprobs: torch.Tensor, student: torch.Tensor, teacher: torch.Tensor | None
 ) -> torch.Tensor:
-    """`g_t * (alpha * CE_t + (1 - alpha) * KL_t)` for every target, fp32 [N] (thinker-spec 5.4)."""
+    """`g_t * (alpha * CE_t + (1 - alpha) * KL_t)` for every given target, fp32 [N] (thinker-spec 5.4)."""
     losses = -logprobs
     if teacher is not None:
         losses = segment.alpha * losses + (1.0 - segment.alpha) * top_k_kl(student, teacher, segment.top_k)
     return losses * brier_gate(logprobs) if segment.gated else losses
 
 
-def _teacher_logits(
+def _teacher_states(
     model: PreTrainedModel, batch: Sequence[Segment], result: BackwardResult
 ) -> list[torch.Tensor | None]:
-    """Logits of the same weights after each segment's teacher context; None where alpha is 1: no pass is made."""
+    """States of the same weights after each segment's teacher context; None where alpha is 1: no pass is made."""
     taught = [s for s in batch if s.teacher_ids is not None and s.alpha < 1.0]
     if not taught:
         return [None] * len(batch)
     sequences = [(segment.teacher_ids or (), segment.target_ids) for segment in taught]
     result.teacher_tokens += sum(len(context) + len(targets) for context, targets in sequences)
     with torch.no_grad():
-        logits = iter(segment_logits(model, sequences))
-    return [next(logits) if s.teacher_ids is not None and s.alpha < 1.0 else None for s in batch]
+        states = iter(target_states(model, sequences).split([len(segment.target_ids) for segment in taught]))
+    return [next(states) if s.teacher_ids is not None and s.alpha < 1.0 else None for s in batch]
 
 
 def _count(result: BackwardResult, segment: Segment, loss: float, logprobs: torch.Tensor) -> None:
@@ -99,13 +152,10 @@ def _count(result: BackwardResult, segment: Segment, loss: float, logprobs: torc
         result.logp_gaps += (logprobs - sampled).abs().tolist()
 
 
-def segment_logits(
-    model: PreTrainedModel, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
-) -> list[torch.Tensor]:
-    """Logits at the targets of (context, targets) pairs, [len(targets), V] each, from one right-padded forward pass.
+def target_states(model: PreTrainedModel, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> torch.Tensor:
+    """Hidden states that predict the targets of (context, targets) pairs, [sum of len(targets), hidden].
 
-    Causal attention never looks right, so padding needs no mask; only hidden states at target positions reach the
-    vocabulary projection.
+    One right-padded forward pass: causal attention never looks right, so padding needs no mask.
     """
     device = next(model.parameters()).device
     width = max(len(context) + len(targets) for context, targets in sequences)
@@ -117,18 +167,33 @@ def segment_logits(
         rows += [i] * len(targets)
         # The token at t is predicted by the state at t-1.
         columns += range(len(context) - 1, len(context) + len(targets) - 1)
-    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    logits = model.get_output_embeddings()(hidden[rows, columns])
+    return model.base_model(input_ids=ids, use_cache=False).last_hidden_state[rows, columns]
+
+
+def segment_logits(
+    model: PreTrainedModel, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> list[torch.Tensor]:
+    """Logits at the targets of (context, targets) pairs, [len(targets), V] each."""
+    logits = _project(model, target_states(model, sequences))
     return list(logits.split([len(targets) for _, targets in sequences]))
+
+
+def _project(model: PreTrainedModel, states: torch.Tensor) -> torch.Tensor:
+    """Logits [N, V] of hidden states [N, hidden]."""
+    logits: torch.Tensor = model.get_output_embeddings()(states)
+    return logits
 
 
 @torch.no_grad()
 def token_entropies(
-    model: PreTrainedModel, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+    model: PreTrainedModel,
+    sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+    logit_rows: int = 1 << 30,
 ) -> list[list[float]]:
     """Entropy (nats) of the model's distribution at every target of (context, targets) pairs (thinker-spec 7.1)."""
-    entropies = []
-    for logits in segment_logits(model, sequences):
-        log_p = logits.float().log_softmax(-1)
-        entropies.append((-(log_p.exp() * log_p).sum(-1)).tolist())
-    return entropies
+    entropies: list[float] = []
+    for states in target_states(model, sequences).split(logit_rows):
+        log_p = _project(model, states).float().log_softmax(-1)
+        entropies += (-(log_p.exp() * log_p).sum(-1)).tolist()
+    found = iter(entropies)
+    return [[next(found) for _ in targets] for _, targets in sequences]

@@ -65,14 +65,17 @@ class StudyConfig:
             return f"{self.results}/parents/seed{seed}/model/model.safetensors"
         return f"{self.results}/arms/{arm}/seed{seed}/model/model.safetensors"
 
-    def train_settings(self, name: str) -> str:
+    def train_settings(self, name: str, base_lr: float | None = None) -> str:
         """JSON of `TrainSettings` for one arm at this scale, without what cannot change its result.
 
-        Descriptions and the list of seeds are left out: rewording an arm or adding a seed retrains nothing.
+        Descriptions and the list of seeds are left out: rewording an arm or adding a seed retrains nothing. `base_lr`
+        replaces the scale's for a sweep.
         """
         neutral = {"about": "", "label": "", "seeds": None, "dose_family": None}
-        arm = self.arms[name].model_copy(update=neutral)
+        arm = (self.arms.get(name) or self._load_arm(name)).model_copy(update=neutral)
         training = self.scale.training
+        if base_lr is not None:
+            training = training.model_copy(update={"base_lr": base_lr})
         if arm.starts_from == "base":
             changed = {**training.model_dump(), **self.scale.parent_training.model_dump()}
             training = check(Training, changed, f"config/scales/{self.scale.name}.yaml", "parent_training.")
@@ -85,6 +88,12 @@ class StudyConfig:
             "prompts": self.prompts.model_dump(),
         }
         return plain(check(TrainSettings, settings, self._arm_file(name)))
+
+    @property
+    def sweep_folders(self) -> list[str]:
+        """A folder for every base learning rate and seed of the sweep, none where the scale has no sweep."""
+        rates = self.scale.base_lr_sweep.values if self.scale.base_lr_sweep else []
+        return [f"{self.results}/base_lr_sweep/lr{rate:g}/seed{seed}" for rate in rates for seed in self.study.seeds]
 
     @property
     def gpus(self) -> int:

@@ -79,7 +79,10 @@ class MasterAdamW:
         self.step_grads = {}
         if not terms:
             return StepGradient(0.0, {}, {})
-        total = [sum(parts[1:], start=parts[0]) for parts in zip(*terms.values(), strict=True)]
+        total, *others = terms.values()
+        for other in others:  # in place: a sum of its own would be one more copy of the model
+            for a, b in zip(total, other, strict=True):
+                a += b
         for accumulated, step in zip(self.grads, total, strict=True):
             accumulated += step
         return StepGradient(_norm(total), norms, cosines)

@@ -43,6 +43,18 @@ def load_policy(folder: Path | str, dtype: str = "float32", device: str = "cpu")
     return model.to(device).eval()
 
 
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Keep only the layers' inputs for the backward pass; leaves the model in training mode, which transformers asks.
+
+    Raises `UserError` when that mode would also mean dropout.
+    """
+    dropouts = {key: value for key, value in model.config.to_dict().items() if "dropout" in key and value}
+    if dropouts:
+        raise UserError(f"config.json: {min(dropouts)} is not 0: training.gradient_checkpointing would train with it")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+
+
 def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a Hugging Face folder; raises `UserError` when it has no end-of-sequence token."""
     try:

@@ -40,7 +40,9 @@ class Training(Strict):
     base_lr: PositiveFloat
     adam_betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     adam_eps: PositiveFloat
-    micro_batch_tokens: PositiveInt
+    micro_batch_tokens: PositiveInt  # padded tokens of one forward and backward pass
+    logit_rows: PositiveInt = 4096  # rows of logits that exist at a time: at a large vocabulary they fill the memory
+    gradient_checkpointing: bool = False  # activations of a layer are computed again instead of kept
     checkpoint_every: PositiveInt
     curve_every: PositiveInt
     max_logp_difference: PositiveFloat
@@ -71,17 +73,33 @@ class Evaluation(Strict):
     sort: Literal["prompt_length_descending", "none"]
 
 
+class BaseLrSweep(Strict):
+    """Base learning rates to try with one arm, whose choice then holds for all (thinker-spec 9)."""
+
+    arm: str
+    values: Distinct[PositiveFloat]
+
+
+class HubModel(Strict):
+    """Where a model folder that is not there yet is downloaded from."""
+
+    repository: str
+    revision: str
+
+
 class Scale(Strict):
     """`config/scales/*.yaml`: one size of the whole study."""
 
     name: str
     about: str
     model: str
+    hub: HubModel | None = None
     prompts: str
     length_factor: PositiveFloat
     runtime: Runtime
     training: Training
     parent_training: ParentTraining
+    base_lr_sweep: BaseLrSweep | None = None
     evaluation: Evaluation
     frozen_panels: str | None
     questions: QuestionSettings

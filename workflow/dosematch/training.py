@@ -20,7 +20,7 @@ from dosematch.errors import UserError
 from dosematch.evaluation import accuracy_row
 from dosematch.grading import Grader
 from dosematch.optimizer import MasterAdamW, StepGradient, Update
-from dosematch.policy import TailAverage
+from dosematch.policy import TailAverage, checkpoint_activations
 from dosematch.questions import Question
 from dosematch.resume import ResumeFolder
 from dosematch.rewards import answer_reward, random_reward
@@ -52,6 +52,8 @@ class Trainer:
     ) -> None:
         self.settings, self.seed, self.model, self.development = settings, seed, model, development
         arm, training = settings.arm, settings.training
+        if training.gradient_checkpointing:
+            checkpoint_activations(model)
         self.engine = start_engine(settings.runtime, model, tokenizer, settings.evaluation.batch_size)
         self.grader = grader
         self.context = Context(
@@ -64,6 +66,7 @@ class Trainer:
             study=settings.study,
             seed=seed,
             anchors=AnchorBuffer(arm.anchor_capacity),
+            logit_rows=training.logit_rows,
         )
         self.optimizer = MasterAdamW(
             model,
@@ -114,6 +117,7 @@ class Trainer:
             episode.segments,
             accumulation=arm.accumulation,
             micro_batch_tokens=training.micro_batch_tokens,
+            logit_rows=training.logit_rows,
             after_batch=self.optimizer.absorb,
         )
         self._check_engine(item.step, result)

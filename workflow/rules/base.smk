@@ -15,3 +15,17 @@ rule pretrain_micro_base:
     shell:
         "python workflow/scripts/pretrain_micro_base.py --recipe {input.recipe}"
         " --out-dir $(dirname {output.weights})"
+
+
+# The model of a scale that names a repository of the hub; a folder that is there is left alone.
+if study.scale.hub:
+
+    rule fetch_model:
+        output:
+            protected(f"{study.scale.model}/model.safetensors"),
+        params:
+            repository=study.scale.hub.repository,
+            revision=study.scale.hub.revision,
+        shell:
+            "python workflow/scripts/fetch_model.py --repository {params.repository} --revision {params.revision}"
+            " --out-dir $(dirname {output})"

@@ -11,6 +11,7 @@ import typer
 from dosematch import __version__
 from dosematch.cli import run
 from dosematch.grading import Grader
+from dosematch.memory import check_memory
 from dosematch.policy import load_policy, load_tokenizer, save_policy
 from dosematch.questions.files import read_questions
 from dosematch.records import digest, sha256_file, write_json, write_jsonl
@@ -35,6 +36,7 @@ def main(
     prepare_runtime(chosen.runtime)
     panel = read_questions(development)
     items = read_training_questions(stream)[: chosen.training.steps]
+    check_memory(start.parent, chosen)
     model = load_policy(start.parent, chosen.runtime.dtype, chosen.runtime.device)
     tokenizer = load_tokenizer(start.parent)
     parent = sha256_file(start)

@@ -41,6 +41,7 @@ class Context:
     seed: int
     anchors: AnchorBuffer
     pass_rate: float = 0.5
+    logit_rows: int = 4096
 
     @property
     def eos(self) -> int:

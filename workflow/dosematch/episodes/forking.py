@@ -73,7 +73,7 @@ def forking(item: StreamItem, context: Context) -> Episode:
     fast = fast_stage(item, context)
     eligible = [i for i in fast.failed if len(fast.rollouts[i].token_ids) >= arm.fork.min_length]
     sequences = [(fast.prompt, fast.rollouts[i].token_ids) for i in eligible]
-    entropies = token_entropies(context.model, sequences) if sequences else []
+    entropies = token_entropies(context.model, sequences, context.logit_rows) if sequences else []
     prefixes = select_prefixes(list(zip(eligible, entropies, strict=True)), arm.fork)
     kept = [fast.rollouts[p.rollout].token_ids[: p.t_fork] for p in prefixes]
     forks = context.sample([fast.prompt + prefix for prefix in kept], [arm.fork] * len(kept), item, "fork")

@@ -58,9 +58,10 @@ class Decoder:
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Fuse a Hugging Face state dict; the tensors are copied, so later changes of the source do not show."""
+        self.layers: list[Layer] = []  # the old ones go first: two copies of a large model may not fit
         self.embedding = weights["model.embed_tokens.weight"].detach().clone()
-        head = weights["model.embed_tokens.weight" if self.config.tie_word_embeddings else "lm_head.weight"]
-        self.head = head.detach().clone()
+        tied = self.config.tie_word_embeddings
+        self.head = self.embedding if tied else weights["lm_head.weight"].detach().clone()
         self.final_norm = weights["model.norm.weight"].detach().clone()
         self.layers = [self._fuse(weights, i) for i in range(self.config.num_hidden_layers)]
         self.cos, self.sin = self._rotary_table(self.config.max_position_embeddings)
