@@ -27,7 +27,7 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test test-vllm test-slurm bench base schemas freeze lint audit grade replay
+.PHONY: study smoke test test-vllm test-slurm test-large bench base schemas freeze lint audit grade replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -38,12 +38,16 @@ smoke: $(READY)
 	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
 
 test: $(TEST_READY)
-	pytest -q -n 2 --ignore tests/slurm tests
+	pytest -q -n 2 --ignore tests/slurm --ignore tests/large tests
 
 # On a real single-node Slurm (root, Debian): it says so in one line and fails where there can be none.
 test-slurm: $(SLURM_READY)
 	bash tests/slurm/start_slurm.sh
 	PATH=$(abspath $(SLURM_ENV)/bin):$$PATH pytest -q tests/slurm
+
+# A step of two arms at the size of Qwen3-0.6B on the CPU: 24 GB of memory, about ten minutes.
+test-large: $(TEST_READY)
+	pytest -q -s tests/large
 
 test-vllm: $(VLLM)/.ready
 	$(VLLM)/bin/python -m pytest -q tests/vllm

@@ -114,10 +114,20 @@ def relative_gap(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def reference_logprobs(model: PreTrainedModel, context: list[int], target: list[int]) -> torch.Tensor:
-    """Log-probabilities of a target from the transformers forward pass of this sequence alone."""
+def reference_logprobs(
+    model: PreTrainedModel,
+    context: list[int],
+    target: list[int],
+    temperature: float = 1.0,
+    eos: int = 0,
+    min_tokens: int = 0,
+) -> torch.Tensor:
+    """Log-probabilities of a target from the transformers forward pass of this sequence alone, as it was drawn."""
     ids = torch.tensor([*context, *target])
-    logits = model(ids.unsqueeze(0), use_cache=False).logits[0, :-1]
+    logits = model(ids.unsqueeze(0), use_cache=False).logits[0, :-1] / temperature
+    forbidden = torch.zeros_like(logits, dtype=torch.bool)
+    forbidden[len(context) - 1 : len(context) - 1 + min_tokens, eos] = True
+    logits = logits.masked_fill(forbidden, -torch.inf)
     return torch.log_softmax(logits.float(), -1).gather(1, ids[1:].unsqueeze(1)).squeeze(1)[len(context) - 1 :]
 
 

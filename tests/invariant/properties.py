@@ -97,6 +97,14 @@ def length_never_divides_the_loss(backward: ModuleType) -> None:
         assert result.loss["pg"] == pytest.approx(_direct(segment, slice(None))[1], rel=1e-4)
 
 
+def runs_of_logits_change_nothing(backward: ModuleType) -> None:
+    """However few rows of logits exist at a time, also where a run begins behind the start."""
+    segment = Segment((5, 6), (7, 8, 9, 10, 11, 12), 0.5, start=3)
+    whole, model = _gradient(backward, [segment])[0], random_model()
+    backward.backward(model, [segment], accumulation=1, micro_batch_tokens=10**6, logit_rows=2)
+    assert relative_gap(flat_gradient(model), whole) < 1e-6
+
+
 def positions_before_start_bear_no_loss(backward: ModuleType) -> None:
     """5.1: with the prefix mask only t >= start."""
     segment = Segment(SEGMENT.context_ids, SEGMENT.target_ids, 0.7, start=2)
@@ -289,13 +297,13 @@ def the_end_of_sequence_is_forbidden_before_min_tokens(torch_engine: ModuleType)
     assert completion.token_ids == (1, 1, 1, 1, EOS)
 
 
-def logprobs_ignore_min_tokens_and_temperature(torch_engine: ModuleType) -> None:
-    """The trainer recomputes them from the model alone."""
+def logprobs_are_those_of_the_distribution_drawn_from(torch_engine: ModuleType) -> None:
+    """The trainer recomputes them from the model, the temperature and min_tokens."""
     model = random_model()
     [eos] = torch_engine.TorchEngine(model, -1).generate([Request((1, 2), 1)])[0].token_ids
     request = Request((1, 2), 4, min_tokens=4, uniforms=np.full(4, 0.5), temperature=2.0)
     [completion] = torch_engine.TorchEngine(model, eos).generate([request])
-    expected = reference_logprobs(model, request.prompt_ids, completion.token_ids)
+    expected = reference_logprobs(model, request.prompt_ids, completion.token_ids, 2.0, eos, min_tokens=4)
     assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 

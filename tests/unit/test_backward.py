@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dosematch.backward import backward, micro_batches, segment_logits, token_entropies
-from dosematch.objectives import Segment, target_logprobs
+from dosematch.objectives import Draw, Segment, target_logprobs
 
 from ..tiny import flat_gradient, random_model, reference_logprobs, relative_gap
 
@@ -109,7 +109,7 @@ def test_the_runs_of_logits_change_the_gradient_by_rounding_only(model, logit_ro
 def test_gaps_are_those_of_the_tokens_whatever_the_run(model, logit_rows):
     target = (8, 9, 10, 11, EOS)
     sampled = reference_logprobs(model, (5, 6, 7), target).detach() + torch.tensor([0.0, 0.5, 0.25, 0.0, 1.0])
-    segment = Segment((5, 6, 7), target, 0.7, sampled_logprobs=tuple(sampled.tolist()))
+    segment = Segment((5, 6, 7), target, 0.7, drawn=Draw(tuple(sampled.tolist())))
     _, result = gradient(model, [SEGMENTS[3], segment], logit_rows=logit_rows)
     assert result.logp_gaps == pytest.approx([0.0, 0.5, 0.25, 0.0, 1.0], abs=1e-5)
 
@@ -221,7 +221,7 @@ def test_length_never_divides_the_loss(model):
 
 
 def test_segments_of_weight_zero_are_neither_fed_nor_counted(model):
-    silent = [Segment((1, 2), (3,) * 50, 0.0), Segment((1,), (2, 3), -0.0, kind="anchor", sampled_logprobs=(9.0, 9.0))]
+    silent = [Segment((1, 2), (3,) * 50, 0.0), Segment((1,), (2, 3), -0.0, kind="anchor", drawn=Draw((9.0, 9.0)))]
     reference, expected = gradient(model, SEGMENTS)
     both, result = gradient(model, [silent[0], *SEGMENTS, silent[1]])
     assert torch.equal(both, reference)
@@ -246,10 +246,10 @@ def test_token_counters_add_up_by_kind(model):
 
 
 @pytest.mark.parametrize("error", [-0.25, 0.25])
-def test_gaps_are_the_distances_to_the_sampled_logprobs(model, error):
+def test_gaps_are_the_distances_to_the_drawn_logprobs(model, error):
     exact = reference_logprobs(model, (5, 6, 7), (8, 9, EOS)).tolist()
     off = (exact[0], exact[1] + error, exact[2])
-    _, result = gradient(model, [Segment((5, 6, 7), (8, 9, EOS), 1.0, sampled_logprobs=off), SEGMENTS[2]])
+    _, result = gradient(model, [Segment((5, 6, 7), (8, 9, EOS), 1.0, drawn=Draw(off)), SEGMENTS[2]])
     assert sorted(map(abs, result.logp_gaps)) == pytest.approx([0, 0, 0.25], abs=1e-5)
 
 

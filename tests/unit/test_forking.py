@@ -291,7 +291,7 @@ def test_the_policy_gradient_of_a_failed_parent_starts_at_its_first_fork(model, 
 def test_a_masked_step_is_that_of_the_loss_written_down(model):
     made = episode(model)
     model.zero_grad(set_to_none=True)
-    segments = [replace(s, sampled_logprobs=None) for s in made.segments]
+    segments = [replace(s, drawn=None) for s in made.segments]
     backward(model, segments, accumulation=1, micro_batch_tokens=10**6)
     found = flat_gradient(model)
     model.zero_grad(set_to_none=True)

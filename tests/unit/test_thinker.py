@@ -157,7 +157,7 @@ def gradient(model, *args, **options):
     """Gradient and losses of one episode."""
     made = episode(model, *args, **options)
     model.zero_grad(set_to_none=True)
-    segments = [replace(s, sampled_logprobs=None) for s in made.segments]
+    segments = [replace(s, drawn=None) for s in made.segments]
     result = backward(model, segments, accumulation=1, micro_batch_tokens=10**6)
     return flat_gradient(model), result
 

@@ -151,11 +151,12 @@ def test_extreme_uniforms_never_draw_a_forbidden_token(model, eos, uniform):
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
 @pytest.mark.parametrize("draw", [sampled, list])
 @pytest.mark.parametrize("architecture", ["qwen3", "llama"])
-def test_logprobs_are_those_of_the_unmodified_distribution(architecture, draw, temperature):
+def test_logprobs_are_those_of_the_distribution_drawn_from(architecture, draw, temperature):
     model = random_model(architecture)
     chosen = draw(requests(temperature=temperature, min_tokens=3))
     for request, completion in zip(chosen, TorchEngine(model, 0).generate(chosen, 4), strict=True):
-        expected = reference_logprobs(model, request.prompt_ids, completion.token_ids).detach()
+        divisor = 1.0 if request.uniforms is None else temperature
+        expected = reference_logprobs(model, request.prompt_ids, completion.token_ids, divisor, 0, min_tokens=3)
         assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
 
 

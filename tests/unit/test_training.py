@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -244,6 +245,31 @@ def test_engine_and_trainer_are_compared_at_any_temperature(grader, tmp_path):
     run.engine.load_weights(stale)
     with pytest.raises(UserError, match="log-probabilities differ"):
         run.train(stream(), ResumeFolder(tmp_path / "stale"))
+
+
+@pytest.mark.parametrize("asked", [0.5, 0.9, 1.1, 2.0])
+def test_an_engine_that_samples_at_another_temperature_stops_the_training(grader, tmp_path, asked):
+    run = trainer(grader, settings())
+    generate = run.engine.generate
+    run.engine.generate = lambda requests, batch_size=None: generate(
+        [replace(request, temperature=asked) for request in requests], batch_size
+    )
+    with pytest.raises(UserError, match="log-probabilities differ"):
+        run.train(stream(), ResumeFolder(tmp_path))
+
+
+def test_an_engine_that_forgets_the_least_length_stops_the_training(grader, tmp_path):
+    group = [{"n": 8, "max_tokens": 6, "min_tokens": 4}]
+    run = trainer(grader, settings({"fast": group}))
+    generate = run.engine.generate
+    run.engine.generate = lambda requests, batch_size=None: [
+        replace(completion, min_tokens=request.min_tokens)
+        for request, completion in zip(
+            requests, generate([replace(request, min_tokens=0) for request in requests], batch_size), strict=True
+        )
+    ]
+    with pytest.raises(UserError, match="log-probabilities differ"):
+        run.train(stream(), ResumeFolder(tmp_path))
 
 
 def test_the_norm_of_a_step_is_that_of_its_only_term_undivided_by_the_accumulation(grader, tmp_path, straight):

@@ -28,6 +28,8 @@ from dosematch.streams import StreamItem
 from dosematch.training import Trainer
 
 pytest.importorskip("vllm")
+from vllm import SamplingParams
+
 from dosematch.rollout.vllm_engine import VllmEngine
 
 ROOT = Path(__file__).parents[2]
@@ -67,10 +69,11 @@ def torch_completions(model: PreTrainedModel, chosen: list[Request]) -> list[Com
 
 
 def recomputed(model: PreTrainedModel, request: Request, completion: Completion) -> torch.Tensor:
-    """Log-probabilities of the completion's tokens by transformers, [len(token_ids)]."""
+    """Log-probabilities by transformers of the completion's tokens in the distribution drawn from, [len(token_ids)]."""
     ids = torch.tensor([[*request.prompt_ids, *completion.token_ids]])
     with torch.no_grad():
-        logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1].float()
+        logits = model(ids).logits[0, len(request.prompt_ids) - 1 : -1].float() / request.temperature
+    logits[: request.min_tokens, load_tokenizer(BASE).eos_token_id] = -torch.inf
     return logits.log_softmax(-1).gather(1, ids[0, len(request.prompt_ids) :, None])[:, 0]
 
 
@@ -113,8 +116,10 @@ def test_reloaded_weights_change_the_tokens_and_they_are_equal_again(
     assert [c.token_ids for c in engine.generate(requests())] == before
 
 
-def test_sampled_log_probabilities_are_those_of_the_model(engine: VllmEngine, model: PreTrainedModel) -> None:
-    """Also at another temperature: they are of the unmodified distribution."""
+def test_sampled_log_probabilities_are_those_of_the_distribution_drawn_from(
+    engine: VllmEngine, model: PreTrainedModel
+) -> None:
+    """At any temperature, and where the end of sequence was forbidden."""
     engine.load_weights(model.state_dict())
     for temperature in (1.0, 0.5):
         chosen = requests(sampled=True, temperature=temperature)
@@ -191,13 +196,33 @@ def test_stale_weights_stop_a_training(monkeypatch: pytest.MonkeyPatch, engine: 
 
 
 def test_a_rescaled_final_norm_stops_a_training(monkeypatch: pytest.MonkeyPatch, engine: VllmEngine) -> None:
-    """A wrong sampling temperature would not be noticed: raw log-probabilities do not depend on it."""
     run = trainer("std_stabilized_g8", monkeypatch, engine)
     weights = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
     weights["model.norm.weight"] *= 1.2
     engine.load_weights(weights)
     with pytest.raises(UserError, match="log-probabilities differ"):
         advance(run)
+
+
+@pytest.mark.parametrize("asked", [0.7, 0.9, 1.1, 2.0])
+def test_a_wrong_sampling_temperature_stops_a_training(
+    monkeypatch: pytest.MonkeyPatch, engine: VllmEngine, asked: float
+) -> None:
+    run = trainer("std_stabilized_g8", monkeypatch, engine)
+    monkeypatch.setattr(engine, "parameters", lambda **options: SamplingParams(**options | {"temperature": asked}))
+    with pytest.raises(UserError, match="log-probabilities differ"):
+        advance(run)
+
+
+def test_a_forgotten_least_length_shows_in_the_gap(
+    monkeypatch: pytest.MonkeyPatch, engine: VllmEngine, model: PreTrainedModel
+) -> None:
+    engine.load_weights(model.state_dict())
+    numbers = np.random.default_rng(1).random((8, 40))
+    chosen = [Request(requests()[0].prompt_ids, 40, 39, row) for row in numbers]
+    assert largest_gap(model, chosen, engine.generate(chosen)) < 1e-3
+    monkeypatch.setattr(engine, "parameters", lambda **options: SamplingParams(**options | {"min_tokens": 0}))
+    assert largest_gap(model, chosen, engine.generate(chosen)) > 1e-3
 
 
 def test_the_scripts_train_and_evaluate_with_it_by_configuration_alone(tmp_path: Path) -> None:

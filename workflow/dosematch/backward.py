@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from transformers import PreTrainedModel
 
-from dosematch.objectives import Segment, brier_gate, target_logprobs, top_k_kl
+from dosematch.objectives import Segment, brier_gate, drawn_logprobs, target_logprobs, top_k_kl
 
 
 @dataclass
@@ -106,7 +106,7 @@ def _runs(batch: Sequence[Segment], size: int) -> Iterator[list[_Piece]]:
 def _piece_loss(
     model: PreTrainedModel, segment: Segment, piece: _Piece, student: torch.Tensor, states: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of a segment's piece, and the detached log-probabilities of its targets."""
+    """The loss of a segment's piece, and the log-probabilities that its targets had when they were drawn."""
     targets = torch.tensor(segment.target_ids, device=student.device)[piece.targets.start : piece.targets.stop]
     logprobs = target_logprobs(student, targets)
     teacher = None
@@ -115,7 +115,9 @@ def _piece_loss(
             teacher = _project(model, states[piece.targets.start : piece.targets.stop])
     skipped = max(0, segment.start - piece.targets.start)
     loss = segment.weight * token_losses(segment, logprobs, student, teacher)[skipped:].sum()
-    return loss, logprobs.detach()
+    if segment.drawn is None:
+        return loss, logprobs.detach()
+    return loss, drawn_logprobs(student.detach(), targets, segment.drawn, piece.targets.start)
 
 
 def token_losses(
@@ -147,8 +149,8 @@ def _count(result: BackwardResult, segment: Segment, loss: float, logprobs: torc
     result.loss[kind] = result.loss.get(kind, 0.0) + loss
     result.tokens_fed[kind] = result.tokens_fed.get(kind, 0) + len(segment)
     result.tokens_loss[kind] = result.tokens_loss.get(kind, 0) + len(segment.target_ids) - segment.start
-    if segment.sampled_logprobs is not None:
-        sampled = torch.tensor(segment.sampled_logprobs, device=logprobs.device)
+    if segment.drawn is not None:
+        sampled = torch.tensor(segment.drawn.logprobs, device=logprobs.device)
         result.logp_gaps += (logprobs - sampled).abs().tolist()
 
 

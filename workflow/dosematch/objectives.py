@@ -7,13 +7,27 @@ import torch
 
 
 @dataclass(frozen=True)
+class Draw:
+    """How an engine drew a segment's targets: its own log-probabilities, to be compared with the trainer's.
+
+    They are those of the distribution drawn from: logits divided by `temperature`, the token `eos` forbidden among the
+    first `min_tokens`.
+    """
+
+    logprobs: tuple[float, ...]
+    temperature: float = 1.0
+    min_tokens: int = 0
+    eos: int = 0
+
+
+@dataclass(frozen=True)
 class Segment:
     """Train `target_ids` after `context_ids`, from target position `start`, with one weight per token.
 
     The loss is `weight * sum over t >= start of g_t * (alpha * CE_t + (1 - alpha) * KL_t)` (thinker-spec 5.4): `g_t` is
     the detached Brier gate where `gated`, else 1; `KL_t` is taken to the teacher, the same weights after
     `teacher_ids`, on the teacher's `top_k` tokens. A policy gradient is the plain case with a signed weight. `kind`
-    names the loss term and the token counter. `sampled_logprobs` are the engine's, to be compared with the trainer's.
+    names the loss term and the token counter. `drawn` is there where an engine drew the targets in this context.
     """
 
     context_ids: tuple[int, ...]
@@ -21,7 +35,7 @@ class Segment:
     weight: float
     kind: str = "pg"
     start: int = 0
-    sampled_logprobs: tuple[float, ...] | None = None
+    drawn: Draw | None = None
     gated: bool = False
     alpha: float = 1.0
     teacher_ids: tuple[int, ...] | None = None
@@ -68,6 +82,18 @@ def target_logprobs(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
     """Log-probabilities [N] (fp32) of `targets` int64 [N] under `logits` [N, V]."""
     logits = logits.float()
     return logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+
+
+def drawn_logprobs(logits: torch.Tensor, targets: torch.Tensor, draw: Draw, first: int) -> torch.Tensor:
+    """Log-probabilities [N] (fp32) of `targets` int64 [N] in the distribution that `draw` describes.
+
+    `logits` [N, V] are the unmodified ones; `first` is the position of the first target in the completion.
+    """
+    early = torch.arange(first, first + len(targets), device=logits.device) < draw.min_tokens
+    allowed = logits.float() / draw.temperature
+    if early.any():
+        allowed[early, draw.eos] = -torch.inf
+    return target_logprobs(allowed, targets)
 
 
 def brier_gate(logprobs: torch.Tensor) -> torch.Tensor:

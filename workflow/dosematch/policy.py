@@ -51,7 +51,7 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     dropouts = {key: value for key, value in model.config.to_dict().items() if "dropout" in key and value}
     if dropouts:
         raise UserError(f"config.json: {min(dropouts)} is not 0: training.gradient_checkpointing would train with it")
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     model.train()
 
 

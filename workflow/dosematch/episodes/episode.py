@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dosematch.arm import Arm, Limits
 from dosematch.episodes.anchors import Anchor, AnchorBuffer
-from dosematch.objectives import Segment, censored, group_advantages, grpo_weights
+from dosematch.objectives import Draw, Segment, censored, group_advantages, grpo_weights
 from dosematch.prompts import Prompts
 from dosematch.rollout.engine import Completion, Generator, Request
 from dosematch.sampling import philox_key, uniforms
@@ -146,7 +146,7 @@ def pg_segments(
     prompts: Sequence[tuple[int, ...]],
     rollouts: Sequence[Completion],
     group: list[float] | None,
-    arm: Arm,
+    context: Context,
     *,
     kind: str,
     censor: bool = False,
@@ -155,6 +155,7 @@ def pg_segments(
     """GRPO-const256 segments of one group; `starts` masks the tokens before a position in some rollouts."""
     if group is None:
         return []
+    arm = context.arm
     ended = [rollout.finish_reason == "stop" for rollout in rollouts]
     weights = grpo_weights(group, ended, censor, arm.token_divisor)
     return [
@@ -164,7 +165,7 @@ def pg_segments(
             weight,
             kind=kind,
             start=(starts or {}).get(i, 0),
-            sampled_logprobs=rollout.logprobs,
+            drawn=Draw(rollout.logprobs, arm.temperature, rollout.min_tokens, context.eos),
         )
         for i, (prompt, rollout, weight) in enumerate(zip(prompts, rollouts, weights, strict=True))
     ]

@@ -85,7 +85,7 @@ def forking(item: StreamItem, context: Context) -> Episode:
     taken = [accepted(len(prefix), fork, r, arm.fork) for prefix, fork, r in zip(kept, forks, right, strict=True)]
     starts = fork_starts(prefixes, fast.advantages) if arm.prefix_mask else {}
     group = [fast.prompt] * len(fast.rollouts)
-    segments = pg_segments(group, fast.rollouts, fast.advantages, arm, kind="pg", censor=arm.censor, starts=starts)
+    segments = pg_segments(group, fast.rollouts, fast.advantages, context, kind="pg", censor=arm.censor, starts=starts)
     targets = [(p, y.token_ids) for p, y, take in zip(prefixes, whole, taken, strict=True) if take]
     segments += fork_segments(fast.prompt, targets, context)
     replayed, drawn = anchor_segments(len(targets), item, context)

@@ -18,7 +18,7 @@ def single_turn(item: StreamItem, context: Context) -> Episode:
     arm = context.arm
     fast = fast_stage(item, context)
     prompts = [fast.prompt] * len(fast.rollouts)
-    segments = pg_segments(prompts, fast.rollouts, fast.advantages, arm, kind="pg", censor=arm.censor)
+    segments = pg_segments(prompts, fast.rollouts, fast.advantages, context, kind="pg", censor=arm.censor)
     replayed, drawn = anchor_segments(len(new_anchors(fast, item)), item, context)
     record = fast_record(fast, arm) | {"anchor_n": len(drawn), "anchor_sha1": [anchor.sha1_12 for anchor in drawn]}
     return Episode(segments + replayed, record, {"fast": count(fast.rollouts)}, anchors=new_anchors(fast, item))

@@ -51,12 +51,12 @@ def thinker(item: StreamItem, context: Context) -> Episode:
     segments: list[Segment] = []
     if arm.pg_fast:
         prompts = [fast.prompt] * len(fast.rollouts)
-        segments += pg_segments(prompts, fast.rollouts, fast.advantages, arm, kind="pg", censor=arm.censor)
+        segments += pg_segments(prompts, fast.rollouts, fast.advantages, context, kind="pg", censor=arm.censor)
     if arm.pg_stages:
         rewards = verdict_rewards(fast.correct, verdicts, clamped(context.pass_rate))
-        segments += pg_segments(verify.prompts, verify.rollouts, advantages(rewards, arm), arm, kind="verify")
+        segments += pg_segments(verify.prompts, verify.rollouts, advantages(rewards, arm), context, kind="verify")
         for kind, stage in (("slow", slow), ("summary_pg", summary)):
-            segments += pg_segments(stage.prompts, stage.rollouts, advantages(stage.correct, arm), arm, kind=kind)
+            segments += pg_segments(stage.prompts, stage.rollouts, advantages(stage.correct, arm), context, kind=kind)
     accepted = _accepted(summary)
     segments += summary_segments(fast.prompt, summary, accepted, context)
     n_anchors = max(len(accepted), int(arm.anchor_on_failure and bool(fast.failed)))

@@ -27,13 +27,16 @@ class Request:
 class Completion:
     """What was generated: token ids incl. the end-of-sequence token if it came, and each token's log-probability.
 
-    Log-probabilities are those of the unmodified model distribution (temperature 1, no token forbidden), so the
-    trainer can recompute them. `finish_reason` is "stop" when the last token is the end of sequence, else "length".
+    Log-probabilities are those of the distribution drawn from (temperature applied, the end of sequence forbidden among
+    the first `min_tokens`), so that the trainer, which recomputes them, notices a wrong temperature as well as stale
+    weights; a greedy one's temperature is 1. `finish_reason` is "stop" when the last token is the end of sequence, else
+    "length".
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
+    min_tokens: int = 0
 
 
 class Generator(Protocol):

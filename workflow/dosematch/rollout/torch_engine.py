@@ -128,22 +128,21 @@ class _Batch:
         self.owner[slots], self.filled[slots] = torch.tensor(rows), 0
         for slot, request in zip(slots.tolist(), requests, strict=True):
             self.prompt[slot], self.limit[slot] = len(request.prompt_ids), request.max_tokens
-            self.minimum[slot], self.temperature[slot] = request.min_tokens, request.temperature
+            self.minimum[slot], self.temperature[slot] = request.min_tokens, 1.0
             self.uniforms[slot] = torch.nan
             if request.uniforms is not None:
+                self.temperature[slot] = request.temperature
                 self.uniforms[slot, : request.max_tokens] = torch.from_numpy(request.uniforms[: request.max_tokens])
         self._append(logits[source], slots)
 
     def _append(self, logits: torch.Tensor, slots: torch.Tensor) -> None:
         """Choose the next token of the rows in `slots` (logits [len(slots), V]) and retire the finished ones."""
         filled = self.filled[slots]
-        logits = logits.float()
-        allowed = logits
+        logits = logits.float() / self.temperature[slots].to(logits.device).unsqueeze(1)
         early = filled < self.minimum[slots]
         if early.any():
-            allowed = logits.clone()
-            allowed[early.to(logits.device), self.eos] = -torch.inf
-        tokens = choose(allowed, self.uniforms[slots, filled], self.temperature[slots])
+            logits[early.to(logits.device), self.eos] = -torch.inf
+        tokens = choose(logits, self.uniforms[slots, filled])
         logprobs = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - logits.logsumexp(-1)
         tokens = tokens.cpu()
         self.tokens[slots, filled] = tokens
@@ -156,22 +155,22 @@ class _Batch:
         n = int(self.filled[slot])
         tokens, logprobs = self.tokens[slot, :n].tolist(), self.logprobs[slot, :n].tolist()
         reason: Literal["stop", "length"] = "stop" if tokens[-1] == self.eos else "length"
-        self.done[int(self.owner[slot])] = Completion(tuple(tokens), tuple(logprobs), reason)
+        minimum = int(self.minimum[slot])
+        self.done[int(self.owner[slot])] = Completion(tuple(tokens), tuple(logprobs), reason, minimum)
         self.owner[slot] = -1
 
 
-def choose(logits: torch.Tensor, uniforms: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+def choose(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Next tokens (int64 [B]): arg max where the uniform is NaN, else the inverse of the cumulative distribution.
 
-    `logits` fp32 [B, V], `uniforms` float64 [B], `temperature` [B]. The cumulative sum is float64, so that a
-    vocabulary of 150,000 does not move the boundaries.
+    `logits` fp32 [B, V], divided by the temperature, `uniforms` float64 [B]. The cumulative sum is float64, so that
+    a vocabulary of 150,000 does not move the boundaries.
     """
     tokens = logits.argmax(-1)
     sampled = (~uniforms.isnan()).nonzero().squeeze(1)
     if len(sampled):
         rows = sampled.to(logits.device)
-        scaled = logits[rows] / temperature[sampled].to(logits.device).unsqueeze(1)
-        cumulative = scaled.double().softmax(-1).cumsum(-1)
+        cumulative = logits[rows].double().softmax(-1).cumsum(-1)
         target = uniforms[sampled].to(logits.device).unsqueeze(1) * cumulative[:, -1:]
         drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp_(max=logits.shape[1] - 1)
         tokens[rows] = drawn

@@ -1,6 +1,6 @@
 """The vLLM engine: the same promises as the in-process one where vLLM can keep them, weaker ones where it cannot.
 
-Greedy tokens are those of the model; a log-probability is that of the unmodified distribution. What is weaker:
+Greedy tokens are those of the model; a log-probability is that of the distribution drawn from. What is weaker:
 vLLM draws with generators of its own, so a request's `uniforms` only seed its generator. The same request gives the
 same tokens on the same vLLM and machine, but other tokens than the torch engine, and a batch of another shape may
 round differently.
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -44,7 +44,7 @@ class VllmEngine:
             max_num_seqs=batch_size,
             gpu_memory_utilization=MEMORY_SHARE,
             enforce_eager=model.device.type == "cpu",
-            logprobs_mode="raw_logprobs",
+            logprobs_mode="processed_logprobs",
             seed=0,
         )
         self.load_weights(model.state_dict())
@@ -68,7 +68,7 @@ class VllmEngine:
         for chunk in batched(requests, batch_size or self.batch_size):
             prompts: list[Any] = [{"prompt_token_ids": list(request.prompt_ids)} for request in chunk]
             outputs = self.llm.generate(prompts, [self._parameters(request) for request in chunk], use_tqdm=False)
-            done += [_completion(output.outputs[0]) for output in outputs]
+            done += [_completion(output.outputs[0], request) for output, request in zip(outputs, chunk, strict=True)]
         return done
 
     def _parameters(self, request: Request) -> Any:
@@ -96,8 +96,9 @@ def batched(requests: Sequence[Request], size: int) -> Iterator[Sequence[Request
     return (requests[start : start + size] for start in range(0, len(requests), size))
 
 
-def _completion(output: Any) -> Completion:
+def _completion(output: Any, request: Request) -> Completion:
     """vLLM's output as ours: the stop token is among the tokens of both."""
     tokens = tuple(output.token_ids)
     logprobs = tuple(entry[token].logprob for token, entry in zip(tokens, output.logprobs, strict=True))
-    return Completion(tokens, logprobs, "stop" if output.finish_reason == "stop" else "length")
+    reason: Literal["stop", "length"] = "stop" if output.finish_reason == "stop" else "length"
+    return Completion(tokens, logprobs, reason, request.min_tokens)
