@@ -18,11 +18,12 @@ from dosematch.benchmarks import trl_grpo, workload
 
 BASE = "resources/micro_base"
 GROUP, TOKENS = 8, 64
+Load = Callable[[], PreTrainedModel]
 Compare = Callable[[str], dict[str, float]]
 
 
 @pytest.fixture
-def load() -> Callable[[], PreTrainedModel]:
+def load() -> Load:
     return partial(load_policy, BASE)
 
 
@@ -37,9 +38,7 @@ def settings() -> TrainSettings:
 
 
 @pytest.fixture
-def compare(
-    load: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerBase, settings: TrainSettings
-) -> Compare:
+def compare(load: Load, tokenizer: PreTrainedTokenizerBase, settings: TrainSettings) -> Compare:
     """The gaps of one loss type on one group of natural lengths."""
     prompt = prompts(tokenizer, 50)[0]
     rollouts = TorchEngine(load(), tokenizer.eos_token_id).generate(sampled(prompt, GROUP, TOKENS))
@@ -73,7 +72,7 @@ def test_another_standard_deviation_is_noticed(compare: Compare, monkeypatch: py
 
 
 def test_every_step_of_both_loops_is_timed_once(
-    load: Callable[[], PreTrainedModel], tokenizer: PreTrainedTokenizerBase, settings: TrainSettings
+    load: Load, tokenizer: PreTrainedTokenizerBase, settings: TrainSettings
 ) -> None:
     seen: list[list[Completion]] = []
     clock = trl_grpo.Alternating(lambda: seen.append([]))
