@@ -70,17 +70,21 @@ schemas: $(READY)
 freeze: $(READY)
 	python workflow/scripts/freeze_panels.py --scale $(SCALE)
 
-bench: $(TEST_READY)
+bench: $(TEST_READY) smoke
 	python workflow/scripts/bench_rollout.py --out results/bench/rollout.json
 	python workflow/scripts/bench_invariance.py --out results/bench/invariance.json
 	python workflow/scripts/bench_bootstrap.py --out results/bench/bootstrap.json
 	python workflow/scripts/bench_update.py --out results/bench/update.json
+	python workflow/scripts/bench_checkpoints.py --out results/bench/checkpoints.json
+	python workflow/scripts/bench_snakemake.py --out results/bench/snakemake.json
+	python workflow/scripts/bench_scaling.py --out results/bench/scaling.json
 	$(MAKE) bench-trl bench-vllm
 
 bench-trl: $(TRL)/.ready
 	$(TRL)/bin/python workflow/scripts/bench_grpo.py --out results/bench/grpo.json
 
 bench-vllm: $(VLLM)/.ready
+	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(VLLM)/bin/python workflow/scripts/bench_vllm.py --out results/bench/vllm.json
 
 # One training step, or one graded answer, again from its record: make replay ARM=... SEED=... STEP=... | ITEM=conf500:17
 RUN = results/thinker/$(SCALE)/arms/$(ARM)/seed$(SEED)
