@@ -10,6 +10,7 @@ from dosematch.backward import backward
 from dosematch.benchmarks import timing
 from dosematch.benchmarks.memory import peak_growth
 from dosematch.benchmarks.reference import by_transformers, flat_gradient, plain_backward
+from dosematch.benchmarks.scaling import bounds
 from dosematch.benchmarks.update import our_update, plain_update
 from dosematch.benchmarks.workload import BASE, alternate_rewards, random_qwen, random_segments
 from dosematch.policy import load_policy
@@ -115,3 +116,9 @@ def test_the_smallest_random_model_has_the_shapes_of_the_micro_base() -> None:
     base = load_policy(ROOT / BASE)
     shapes = {name: tensor.shape for name, tensor in random_qwen(128, 4, 320).named_parameters()}
     assert shapes == {name: tensor.shape for name, tensor in base.named_parameters()}
+
+
+def test_the_limits_of_decoding_count_every_weight_once() -> None:
+    """1e6 weights: 2e6 flop a token, 4e6 bytes a step whatever the batch."""
+    found = bounds(1_000_000, 8, {"flop_per_s": 2e9, "bytes_per_s": 4e8})
+    assert found == {"compute_bound_per_s": 1000.0, "memory_bound_per_s": 800.0}

@@ -26,7 +26,7 @@ def medians(call: Callable[[], object], repeats: int) -> float:
 
 
 def machine(repeats: int) -> dict[str, float]:
-    """Measured limits: fp32 matrix products (flop/s) and copies far larger than the caches (bytes/s, read and write)."""
+    """Measured limits: fp32 matrix products (flop/s), copies far larger than the caches (bytes/s, read and write)."""
     a, b = torch.randn(2, MATRIX, MATRIX)
     source = torch.ones(COPY_BYTES // 4)
     target = torch.empty_like(source)
