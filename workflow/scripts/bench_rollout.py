@@ -7,7 +7,8 @@ import torch
 import typer
 from transformers import PreTrainedModel
 
-from dosematch.benchmark import Ids, by_transformers, environment, paired
+from dosematch.benchmarks.reference import Ids, by_transformers
+from dosematch.benchmarks.timing import environment, paired
 from dosematch.cli import run
 from dosematch.config import StudyConfig
 from dosematch.policy import load_policy, load_tokenizer

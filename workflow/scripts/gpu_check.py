@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import typer
 
-from dosematch.benchmark import environment
+from dosematch.benchmarks.timing import environment
 from dosematch.cli import run
 from dosematch.config import StudyConfig
 from dosematch.hardware_check import rollout_speed, training_steps

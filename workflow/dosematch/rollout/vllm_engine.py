@@ -24,8 +24,11 @@ MEMORY_SHARE = 0.4  # of a GPU, for weights and cache: the trainer lives on the 
 class VllmEngine:
     """Implements `Engine` with vLLM in this process; the model's folder gives it shapes, `load_weights` its weights."""
 
-    def __init__(self, model: PreTrainedModel, eos_token_id: int, batch_size: int = 64) -> None:
-        """Start vLLM on the folder that `model` was loaded from; raises `UserError` where vLLM is not installed."""
+    def __init__(self, model: PreTrainedModel, eos_token_id: int, batch_size: int = 64, compiled: bool = False) -> None:
+        """Start vLLM on the folder that `model` was loaded from; raises `UserError` where vLLM is not installed.
+
+        `compiled` lets it compile on the CPU too, which takes up to minutes; on a GPU it always does.
+        """
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # one process: weights are handed over, not sent
         try:
             import vllm
@@ -43,7 +46,7 @@ class VllmEngine:
             max_model_len=self.limit,
             max_num_seqs=batch_size,
             gpu_memory_utilization=MEMORY_SHARE,
-            enforce_eager=model.device.type == "cpu",
+            enforce_eager=model.device.type == "cpu" and not compiled,
             logprobs_mode="processed_logprobs",
             seed=0,
         )
