@@ -11,7 +11,7 @@ from typing import Literal, Self, cast, get_args
 
 from dosematch.answers import extract_answer, normalise, plain_number, split_unit
 from dosematch.errors import UserError
-from dosematch.math_process import MathProcess
+from dosematch.math_process import Cost, MathProcess
 from dosematch.questions.question import Question
 
 Outcome = Literal["correct", "wrong", "no_answer", "unparsable", "timeout", "error"]
@@ -63,8 +63,9 @@ class Grader:
     """
 
     def __init__(self, time_limit: float = CPU_SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
-        """Limit one comparison to `time_limit` seconds of computing and the worker to `memory_bytes` of address space."""
+        """Limit a comparison to `time_limit` seconds of computing and the worker to `memory_bytes` of address space."""
         self._mathematics = MathProcess(time_limit, max(WALL_SECONDS, 4 * time_limit), memory_bytes)
+        self.last_cost: Cost | None = None  # of the last new answer, None where text decided; for measurements
         self._verdicts: dict[tuple[str, str], tuple[Outcome, bool]] = {}
 
     def __enter__(self) -> Self:
@@ -88,6 +89,7 @@ class Grader:
             return "no_answer", False
         key = (extracted, gold)
         if key not in self._verdicts:
+            self.last_cost = None
             self._verdicts[key] = compare_as_text(extracted, gold) or (self._compare_as_mathematics(*key), False)
         return self._verdicts[key]
 
@@ -96,7 +98,8 @@ class Grader:
         self._mathematics.close()
 
     def _compare_as_mathematics(self, extracted: str, gold: str) -> Outcome:
-        return cast(Outcome, self._mathematics.compare(split_unit(extracted)[0], split_unit(gold)[0]).outcome)
+        self.last_cost = self._mathematics.compare(split_unit(extracted)[0], split_unit(gold)[0])
+        return cast(Outcome, self.last_cost.outcome)
 
 
 def compare_as_text(extracted: str, gold: str) -> tuple[Outcome, bool] | None:

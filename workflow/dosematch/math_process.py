@@ -1,4 +1,4 @@
-"""Our end of the process that does the mathematics of grading: started when first needed, restarted when it has died."""
+"""Our end of the process that does the mathematics of grading: started when first needed, again when it has died."""
 
 import json
 import os

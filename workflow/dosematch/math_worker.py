@@ -80,6 +80,8 @@ def is_too_large(expression: Basic) -> bool:
     """
     bits: dict[Basic, float] = {}
     for node in postorder_traversal(expression):
+        if not isinstance(node, Basic):  # a matrix, whose entries have been seen
+            continue
         if isinstance(node, (Pow, CombinatorialFunction)):
             argument = node.exp if isinstance(node, Pow) else node.args[0]
             if argument.is_number and not abs(argument) <= LARGEST_ARGUMENT:

@@ -1,0 +1,89 @@
+"""Benchmark of grading: hostile answers one by one, and 5,000 mixed ones against math-verify called one by one."""
+
+import gzip
+import json
+import logging
+import os
+import random
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from statistics import median
+from timeit import default_timer, timeit
+from typing import Annotated, Any
+
+from math_verify import parse, verify
+from typer import Option
+
+from dosematch.cli import run
+from dosematch.grading import GRADER_VERSION, Grader
+from dosematch.hostile import hostile_completions, kinds
+from dosematch.math_process import Cost
+from dosematch.records import write_json
+
+GRADED = ("graded_gsm8k_openai_samples.jsonl.gz", "graded_math_qwen_cot.jsonl.gz")
+Pairs = list[tuple[str, str]]
+
+
+def main(
+    out: Annotated[Path, Option(help="JSON to write")],
+    data: Annotated[Path, Option(help="folder with graded answers; made up if absent")] = Path("../shared/data"),
+    mixed: Annotated[int, Option(help="answers graded by both sides")] = 5000,
+    hostile_mixed: Annotated[int, Option(help="how many of them are hostile")] = 20,
+    blocks: Annotated[int, Option(help="paired blocks: each is graded by us, then by math-verify")] = 10,
+) -> None:
+    """Write the cost of every hostile answer, and the median ratio of times over paired blocks."""
+    logging.disable(logging.CRITICAL)  # math-verify logs every timeout
+    completions, pairs = hostile_completions(), mixed_pairs(data, mixed, hostile_mixed)
+    times: dict[str, list[float]] = {"ours": [], "math_verify": []}
+    with Grader() as grader, Grader() as fresh:  # the second has no verdicts to remember
+        for each in (grader, fresh):
+            each.grade(r"\boxed{x+1}", "1+x")  # starts the worker
+        costs = {name: cost(grader, text) for name, text in completions.items()}
+        for block in (pairs[start::blocks] for start in range(blocks)):
+            times["ours"].append(timeit(partial(fresh.grade_many, block), number=1))
+            times["math_verify"].append(timeit(partial(all_theirs, block), number=1))
+    record = {
+        "grader": GRADER_VERSION,
+        "hostile": {"n": len(costs), "kinds": kinds(completions), "costs": costs},
+        "hostile_worst": {key: max(row[key] for row in costs.values()) for key in ("wall", "cpu", "peak_mb")},
+        "mixed": {"n": len(pairs), "hostile": hostile_mixed, "from": str(data) if data.is_dir() else "made up"},
+        "seconds": {name: sum(values) for name, values in times.items()},
+        "median_ratio": median(b / a for a, b in zip(times["ours"], times["math_verify"], strict=True)),
+        "target_ratio": 3,
+        "load_average": os.getloadavg()[0],
+    }
+    write_json(out, record)
+    print(*(f"{key}: {record[key]}" for key in ("hostile_worst", "seconds", "median_ratio", "load_average")), sep="\n")
+
+
+def cost(grader: Grader, text: str) -> dict[str, Any]:
+    """Outcome, wall seconds, and CPU seconds and peak megabytes of the worker's child: 0 where text decides."""
+    grader.last_cost = None
+    start = default_timer()
+    outcome = grader.grade(text, "5").outcome
+    wall = default_timer() - start
+    _, cpu, peak = grader.last_cost or Cost(outcome, 0.0, 0)
+    return {"outcome": outcome, "wall": wall, "cpu": cpu, "peak_mb": peak / 1e6}
+
+
+def all_theirs(pairs: Pairs) -> None:
+    """Every pair by math-verify as its documentation calls it, with its own timeouts."""
+    for text, gold in pairs:
+        with suppress(Exception):
+            verify(parse(f"${gold}$"), parse(text))
+
+
+def mixed_pairs(data: Path, n: int, n_hostile: int) -> Pairs:
+    """`n` (completion, gold) pairs in a fixed random order, `n_hostile` of them hostile."""
+    rng = random.Random(0)
+    rows: Pairs = [(rf"So it is \boxed{{{i % 97}x+{i}}}", f"{i}+{i % 89}x") for i in range(n)]
+    if data.is_dir():
+        lines = [line for name in GRADED for line in gzip.decompress((data / name).read_bytes()).splitlines()]
+        rows = [(row["prediction"], row["gold"]) for row in map(json.loads, lines)]
+    hostile = [(text, "5") for text in hostile_completions().values()]
+    return rng.sample(rng.sample(rows, n - n_hostile) + rng.sample(hostile, n_hostile), n)
+
+
+if __name__ == "__main__":
+    run(main)
