@@ -61,9 +61,42 @@ def test_a_hostile_gold_answer_never_makes_an_answer_correct(grader: Grader, gol
 
 
 PIECES = st.sampled_from(
-    ["{", "}", "(", ")", "^", "_", "!", r"\frac", r"\sqrt", r"\sum", r"\int", r"\binom", r"\boxed", r"\left(", r"\right)", "\\",
-     "9", "99999", "x", "+", "-", ",", "=", r"\infty", r"\{", r"\}", "&", r"\\", "٣", "\x00", "\ud800", "__import__('os')", " "]
-)  # fmt: skip
+    [
+        "{",
+        "}",
+        "(",
+        ")",
+        "^",
+        "_",
+        "!",
+        r"\frac",
+        r"\sqrt",
+        r"\sum",
+        r"\int",
+        r"\binom",
+        r"\boxed",
+        r"\left(",
+        r"\right)",
+        "\\",
+        "9",
+        "99999",
+        "x",
+        "+",
+        "-",
+        ",",
+        "=",
+        r"\infty",
+        r"\{",
+        r"\}",
+        "&",
+        r"\\",
+        "٣",
+        "\x00",
+        "\ud800",
+        "__import__('os')",
+        " ",
+    ]
+)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -78,9 +111,36 @@ def test_any_soup_gets_an_outcome_within_limits(grader: Grader, pieces: list[str
 
 
 SIDES = st.sampled_from(
-    ["5", "x+1", "1+x", r"\frac{1}{2}", "0.5", "50\\%", r"\{1,2\}", r"\{2,1\}", "(1,2)", "(2,1)", "[1,2)", r"\pm 3", "-3,3", "x=5",
-     "y=2x+1", r"\sqrt{12}", r"2\sqrt{3}", r"\text{even}", "EVEN", "12:00", "101_2", r"90^\circ", "90", r"12\text{ cm}", "12", "i", "C"]
-)  # fmt: skip
+    [
+        "5",
+        "x+1",
+        "1+x",
+        r"\frac{1}{2}",
+        "0.5",
+        "50\\%",
+        r"\{1,2\}",
+        r"\{2,1\}",
+        "(1,2)",
+        "(2,1)",
+        "[1,2)",
+        r"\pm 3",
+        "-3,3",
+        "x=5",
+        "y=2x+1",
+        r"\sqrt{12}",
+        r"2\sqrt{3}",
+        r"\text{even}",
+        "EVEN",
+        "12:00",
+        "101_2",
+        r"90^\circ",
+        "90",
+        r"12\text{ cm}",
+        "12",
+        "i",
+        "C",
+    ]
+)
 
 
 @settings(deadline=None, max_examples=100)
