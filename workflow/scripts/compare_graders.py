@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 GRADED = {"gsm8k": "graded_gsm8k_openai_samples.jsonl.gz", "math": "graded_math_qwen_cot.jsonl.gz"}
+Row = dict[str, Any]
 
 
 def main(
@@ -27,35 +28,36 @@ def main(
     print("| answers | grader | agrees with record | agrees with ours |\n|---|---|---|---|")
     for name, file in GRADED.items():
         rows = [json.loads(line) for line in gzip.decompress((data / file).read_bytes()).splitlines()]
-        own = our_verdicts(rows, ours, scratch)
-        for grader, verdict in {"dosematch": None, **graders()}.items():
-            found = [safely(verdict, row["prediction"], row["gold"]) for row in rows] if verdict else own
-            recorded = share([row["verdict"] for row in rows], found)
-            print(f"| {name} ({len(rows)}) | {grader} | {recorded} | {share(own, found)} |", flush=True)
+        own = our_rows(rows, ours, scratch)
+        recorded, flexible = [row["verdict"] for row in rows], [row["flexible"] for row in own]
+        verdicts = {"dosematch": flexible} | {
+            grader: [safely(verdict, row, mine["extracted"]) for row, mine in zip(rows, own, strict=True)]
+            for grader, verdict in graders().items()
+        }
+        for grader, found in verdicts.items():
+            print(f"| {name} ({len(rows)}) | {grader} | {agreement(recorded, found)} | {agreement(flexible, found)} |")
 
 
-def our_verdicts(rows: list[dict[str, Any]], python: str, scratch: Path) -> list[bool]:
-    """`flexible` of `make grade` on the rows."""
+def our_rows(rows: list[Row], python: str, scratch: Path) -> list[Row]:
+    """What `make grade` says of the rows."""
     pairs, out = scratch / "pairs.jsonl", scratch / "graded.jsonl"
     lines = [json.dumps({"id": row["id"], "gold": row["gold"], "model_output": row["prediction"]}) for row in rows]
     pairs.write_text("\n".join(lines) + "\n", encoding="ascii")
     script = Path(__file__).with_name("grade_pairs.py")
     subprocess.run([python, str(script), "--pairs", str(pairs), "--out", str(out)], check=True, stdout=sys.stderr)
-    return [json.loads(line)["flexible"] for line in out.read_text(encoding="ascii").splitlines()]
+    return [json.loads(line) for line in out.read_text(encoding="ascii").splitlines()]
 
 
-def graders() -> dict[str, Callable[[str, str], bool]]:
-    """Verdict functions of (completion, gold), each as its package is meant to be called."""
+def graders() -> dict[str, Callable[[Row, str], bool]]:
+    """Verdicts on (row, answer that we extracted): math-verify reads the text itself, the others compare answers."""
     from math_verify import parse, verify
-    from mathruler.grader import extract_boxed_content, grade_answer
+    from mathruler.grader import grade_answer
 
     harness = lm_eval_math()
     return {
-        "math-verify": lambda text, gold: verify(parse(f"${gold}$"), parse(text)),
-        "mathruler": lambda text, gold: grade_answer(extract_boxed_content(text), gold),
-        "lm-eval hendrycks_math": lambda text, gold: harness.is_equiv(
-            harness.remove_boxed(harness.last_boxed_only_string(text)), gold
-        ),
+        "math-verify": lambda row, _: verify(parse(f"${row['gold']}$"), parse(row["prediction"])),
+        "mathruler": lambda row, answer: grade_answer(answer, row["gold"]),
+        "lm-eval hendrycks_math": lambda row, answer: harness.is_equiv(answer, row["gold"]),
     }
 
 
@@ -72,15 +74,15 @@ def lm_eval_math() -> ModuleType:
     return module
 
 
-def safely(verdict: Callable[[str, str], bool], text: str, gold: str) -> bool:
-    """The verdict, False where the grader raises (mathruler and the harness do on text without a box)."""
+def safely(verdict: Callable[[Row, str], bool], row: Row, answer: str) -> bool:
+    """The verdict, False where the grader raises."""
     try:
-        return bool(verdict(text, gold))
+        return bool(verdict(row, answer))
     except Exception:
         return False
 
 
-def share(one: list[bool], other: list[bool]) -> str:
+def agreement(one: list[bool], other: list[bool]) -> str:
     """Agreement as `equal/all`."""
     return f"{sum(a == b for a, b in zip(one, other, strict=True))}/{len(one)}"
 
