@@ -69,6 +69,7 @@ bench: $(TEST_READY)
 	python workflow/scripts/bench_rollout.py --out results/bench/rollout.json
 	python workflow/scripts/bench_invariance.py --out results/bench/invariance.json
 	python workflow/scripts/bench_bootstrap.py --out results/bench/bootstrap.json
+	python workflow/scripts/bench_grading.py --out results/bench/grading.json
 
 # One training step, or one graded answer, again from its record: make replay ARM=... SEED=... STEP=... | ITEM=conf500:17
 RUN = results/thinker/$(SCALE)/arms/$(ARM)/seed$(SEED)
