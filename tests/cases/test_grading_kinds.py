@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dosematch.grading import Grader
+from dosematch.grading import Grader, check_golds
+from dosematch.questions.files import read_questions
 
 SHARED = Path(os.environ.get("DATA_DIR", "../shared/data")).parent / "cases/grading_and_training_cases.jsonl"
 # kind -> (completion, or boxed content where it holds no box; gold; whether it is right)
@@ -99,3 +100,17 @@ def test_public_cases_where_they_are_at_hand(grader: Grader) -> None:
         case["id"] for case in pairs if grader.grade(case["model_output"], case["gold"]).correct != case["expected"]
     ]
     assert differing == ["dev-a-009"]  # credited by the fallback that the study's specification asks for
+
+
+REAL_SETS = [
+    *("math500.jsonl", "math_train_12k.jsonl.gz", "gsm8k_test.jsonl", "gsm8k_train.jsonl.gz", "amc23.jsonl"),
+    *("aime_2024_2025_2026.jsonl", "commonsenseqa_dev_500.jsonl", "piqa_valid_500.jsonl", "mmlu_math_physics.jsonl"),
+]
+
+
+@pytest.mark.parametrize("name", REAL_SETS)
+def test_every_gold_of_the_real_sets_grades_correct_against_itself(name: str) -> None:
+    path = SHARED.parents[1] / "data" / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    check_golds(read_questions(path))

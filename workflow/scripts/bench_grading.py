@@ -29,16 +29,15 @@ def main(
     out: Annotated[Path, Option(help="JSON to write")],
     data: Annotated[Path, Option(help="folder with graded answers; made up if absent")] = Path("../shared/data"),
     mixed: Annotated[int, Option(help="answers graded by both sides")] = 5000,
-    hostile_mixed: Annotated[int, Option(help="how many of them are hostile")] = 20,
-    blocks: Annotated[int, Option(help="paired blocks: each is graded by us, then by math-verify")] = 10,
+    hostile_mixed: Annotated[int, Option(help="hostile ones among them")] = 20,
+    blocks: Annotated[int, Option(help="paired blocks: graded by us, then by math-verify")] = 10,
 ) -> None:
     """Write the cost of every hostile answer, and the median ratio of times over paired blocks."""
     logging.disable(logging.CRITICAL)  # math-verify logs every timeout
     completions, pairs = hostile_completions(), mixed_pairs(data, mixed, hostile_mixed)
     times: dict[str, list[float]] = {"ours": [], "math_verify": []}
     with Grader() as grader, Grader() as fresh:  # the second has no verdicts to remember
-        for each in (grader, fresh):
-            each.grade(r"\boxed{x+1}", "1+x")  # starts the worker
+        _ = [each.grade(r"\boxed{x+1}", "1+x") for each in (grader, fresh)]  # starts the workers
         costs = {name: cost(grader, text) for name, text in completions.items()}
         for block in (pairs[start::blocks] for start in range(blocks)):
             times["ours"].append(timeit(partial(fresh.grade_many, block), number=1))
@@ -47,10 +46,9 @@ def main(
         "grader": GRADER_VERSION,
         "hostile": {"n": len(costs), "kinds": kinds(completions), "costs": costs},
         "hostile_worst": {key: max(row[key] for row in costs.values()) for key in ("wall", "cpu", "peak_mb")},
-        "mixed": {"n": len(pairs), "hostile": hostile_mixed, "from": str(data) if data.is_dir() else "made up"},
+        "mixed": {"n": len(pairs), "hostile": hostile_mixed, "made_up": not data.is_dir()},
         "seconds": {name: sum(values) for name, values in times.items()},
         "median_ratio": median(b / a for a, b in zip(times["ours"], times["math_verify"], strict=True)),
-        "target_ratio": 3,
         "load_average": os.getloadavg()[0],
     }
     write_json(out, record)

@@ -1,12 +1,13 @@
 """How often public graders agree with ours and with the recorded verdicts; run it in the environment graders.lock."""
 
 import gzip
-import importlib.util
 import json
 import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import files
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -64,14 +65,8 @@ def graders() -> dict[str, Callable[[Row, str], bool]]:
 def lm_eval_math() -> ModuleType:
     """The module with the harness's MATH equivalence, without the rest of the harness and what that imports."""
     sys.modules.setdefault("datasets", ModuleType("datasets")).Dataset = object  # type: ignore[attr-defined]
-    harness = importlib.util.find_spec("lm_eval")
-    assert harness is not None and harness.submodule_search_locations is not None
-    path = Path(harness.submodule_search_locations[0]) / "tasks/hendrycks_math/utils.py"
-    spec = importlib.util.spec_from_file_location("hendrycks_math_utils", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    (path,) = (file for file in files("lm_eval") or [] if str(file).endswith("tasks/hendrycks_math/utils.py"))
+    return SourceFileLoader("hendrycks_math_utils", str(path.locate())).load_module()
 
 
 def safely(verdict: Callable[[Row, str], bool], row: Row, answer: str) -> bool:
