@@ -82,6 +82,7 @@ bench: $(TEST_READY) smoke
 	python workflow/scripts/bench_checkpoints.py --out results/bench/checkpoints.json
 	python workflow/scripts/bench_snakemake.py --out results/bench/snakemake.json
 	python workflow/scripts/bench_scaling.py --out results/bench/scaling.json
+	python workflow/scripts/bench_grading.py --out results/bench/grading.json
 	$(MAKE) bench-trl bench-vllm
 
 bench-trl: $(TRL)/.ready

@@ -105,6 +105,8 @@ def test_the_record_holds_counts_and_every_item() -> None:
         "n": 5,
         "correct": 3,
         "accuracy": 0.6,
+        "extraction": {"boxed": 3, "fallback": 1, "none": 1},
+        "outcomes": {"correct": 3, "wrong": 1, "no_answer": 1, "unparsable": 0, "timeout": 0, "error": 0},
         "per_item_sha1": [sha1_12(question.text) for question in questions("dev")],
         "per_item_extracted": ["4", "7", "1+x", "3", None],
         "per_item_tokens": [len(text) for text in TEXTS],

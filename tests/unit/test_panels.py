@@ -265,3 +265,19 @@ def test_script_ends_in_one_line_and_writes_nothing(tmp_path, arguments, message
     assert result.returncode == 1
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("used_by", ["parent", "stencil", "pool", "math500"])
+def test_a_gold_that_fails_against_itself_stops_before_anything_is_written(tmp_path, file_settings, used_by):
+    prepared = build(file_settings)
+    broken = (prepared.pools | prepared.panels)[used_by][0]
+    (path,) = file_settings["sources"][broken.source]
+    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    changed = [row | {"answer": r"\frac{1"} if row["id"] == broken.id else row for row in rows]
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in changed))
+    script = Path(__file__).parents[2] / "workflow" / "scripts" / "prepare_questions.py"
+    command = [sys.executable, str(script), "--out-dir", str(tmp_path / "out"), "--settings", json.dumps(file_settings)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"question {broken.id}: " in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -15,7 +15,7 @@ from dosematch.reporting.configuration import fast_groups, table0
 from dosematch.reporting.diagnostic_tables import table3a, table3b, table3c
 from dosematch.reporting.figures import figure1, figure2, save, training_curves
 from dosematch.reporting.findings import alarms
-from dosematch.reporting.html import CAVEAT, SCALE_NOTE, render_report
+from dosematch.reporting.html import CAVEAT, SCALE_NOTE, grading, render_report
 from dosematch.reporting.table import by_seed, percent, share, signed
 from dosematch.reporting.tables import all_tables, table1, table2
 from dosematch.statistics.settings import StudySettings
@@ -371,3 +371,18 @@ def test_report_without_contrasts_training_or_exposure(settings: StudySettings) 
     summary = build_summary(study.evaluations(), {"exposed": []}, [], bare)
     text = render_report(summary, study.evaluations(), {}, [], bare, {})
     assert "No contrasts were configured" in text
+
+
+def test_the_report_counts_outcomes_and_where_answers_stood(page: str) -> None:
+    panel = {
+        "per_item_outcome": ["correct", "correct", "wrong", "no_answer", "timeout"],
+        "per_item_extracted": ["1", "2", "3", None, "x"],
+        "per_item_has_box": [True, False, True, True, False],
+    }
+    (line,) = grading([{"arm": "a", "seed": 1, "panels": {"p": panel, "q": panel}}])
+    assert line["n"] == 10
+    assert line["counts"] == {
+        "correct": 4, "wrong": 2, "no_answer": 2, "unparsable": 0, "timeout": 2, "error": 0,
+        "boxed": 4, "fallback": 4, "none": 2,
+    }  # fmt: skip
+    assert "Outcomes of grading" in page and "<th>fallback</th>" in page

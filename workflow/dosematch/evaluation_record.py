@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from dosematch.errors import UserError
-from dosematch.grading import GRADER_VERSION, Grade, Grader
+from dosematch.grading import EXTRACTIONS, GRADER_VERSION, OUTCOMES, Grade, Grader
 from dosematch.identity import sha1_12
 from dosematch.questions.question import Question
 
@@ -19,6 +19,7 @@ GRADES = pa.schema(
         ("sha1_12", pa.string()),
         ("extracted", pa.string()),
         ("has_box", pa.bool_()),
+        ("extraction", pa.string()),
         ("outcome", pa.string()),
         ("correct", pa.bool_()),
         ("strict", pa.bool_()),
@@ -50,6 +51,7 @@ def grade_rows(questions: Sequence[Question], grades: Sequence[Grade]) -> Rows:
             "sha1_12": sha1_12(question.text),
             "extracted": grade.extracted,
             "has_box": grade.has_box,
+            "extraction": grade.extraction,
             "outcome": grade.outcome,
             "correct": grade.correct,
             "strict": grade.strict,
@@ -66,6 +68,8 @@ def panel_record(completions: Rows, grades: Rows) -> dict[str, Any]:
         "n": len(grades),
         "correct": sum(correct),
         "accuracy": sum(correct) / len(grades),
+        "extraction": counts(grades, "extraction", EXTRACTIONS),
+        "outcomes": counts(grades, "outcome", OUTCOMES),
         "per_item_sha1": [row["sha1_12"] for row in grades],
         "per_item_extracted": [row["extracted"] for row in grades],
         "per_item_tokens": [row["n_tokens"] for row in completions],
@@ -74,6 +78,12 @@ def panel_record(completions: Rows, grades: Rows) -> dict[str, Any]:
         "per_item_outcome": [row["outcome"] for row in grades],
         "per_item_finish": [row["finish_reason"] for row in completions],
     }
+
+
+def counts(rows: Rows, column: str, values: Sequence[str]) -> dict[str, int]:
+    """How many rows hold each of the values; values that no row holds count 0."""
+    found = [row[column] for row in rows]
+    return {value: found.count(value) for value in values}
 
 
 def verify_slow_record(fast: Rows, verify_slow: Rows, slow: Rows) -> dict[str, Any]:

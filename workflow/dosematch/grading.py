@@ -3,32 +3,26 @@
 Model text is never evaluated in this process, which imports neither sympy nor math-verify.
 """
 
-import json
-import os
 import re
-import select
-import subprocess
-import sys
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 from dosematch.answers import extract_answer, normalise, plain_number, split_unit
 from dosematch.errors import UserError
+from dosematch.math_process import Cost, MathProcess
 from dosematch.questions.question import Question
-
-if TYPE_CHECKING:  # only the worker process imports it; named here so that source digests follow it
-    import dosematch.math_worker  # noqa: F401
 
 Outcome = Literal["correct", "wrong", "no_answer", "unparsable", "timeout", "error"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
-GRADER_VERSION = f"dosematch-grader 1, math-verify {version('math-verify')}"
+Extraction = Literal["boxed", "fallback", "none"]
+EXTRACTIONS: tuple[str, ...] = get_args(Extraction)
+GRADER_VERSION = f"dosematch-grader 2, math-verify {version('math-verify')}"
 MAX_ANSWER_CHARS = 1000
-MEMORY_BYTES = 2 << 30
-STARTUP_SECONDS = 120.0  # imports on a busy machine; not part of any answer's limit
+CPU_SECONDS = 1.0
+WALL_SECONDS = 20.0  # CPU time decides, so that a busy machine turns no verdict into a timeout
+MEMORY_BYTES = 230_000_000  # with the process that it is forked from below 300 MB
 # Answers that only equal themselves: prose, times and ratios, numbers in a base (math-verify ignores the base).
 WORDS = re.compile(r"[A-Za-z]{3,}(?:[ '-][A-Za-z]+)*|[A-Za-z]+(?: [A-Za-z]{2,})+")
 TIME_OR_RATIO = re.compile(r"[0-9]+(?::[0-9]+)+")
@@ -53,21 +47,26 @@ class Grade:
         """Whether the outcome is correct."""
         return self.outcome == "correct"
 
+    @property
+    def extraction(self) -> Extraction:
+        """Where the answer stood: in a box, where the fallback for boxless text found it, or nowhere."""
+        if self.extracted is None:
+            return "none"
+        return "boxed" if self.has_box else "fallback"
+
 
 class Grader:
     """Grades completions; start it in a `with` block, which ends the worker process.
 
-    The worker starts at the first answer that text and fractions cannot decide, and again after it was killed. Verdicts
-    are remembered by (answer, gold). Safe to call from several threads.
+    The worker starts at the first answer that text and fractions cannot decide. Verdicts are remembered by (answer,
+    gold). Safe to call from several threads.
     """
 
-    def __init__(self, time_limit: float = 2.0, memory_bytes: int = MEMORY_BYTES) -> None:
-        """Limit one comparison to `time_limit` wall-clock seconds and the worker to `memory_bytes` of address space."""
-        self.time_limit = time_limit
-        self.memory_bytes = memory_bytes
+    def __init__(self, time_limit: float = CPU_SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
+        """Limit a comparison to `time_limit` seconds of computing and the worker to `memory_bytes` of address space."""
+        self._mathematics = MathProcess(time_limit, max(WALL_SECONDS, 4 * time_limit), memory_bytes)
+        self.last_cost: Cost | None = None  # of the last new answer, None where text decided; for measurements
         self._verdicts: dict[tuple[str, str], tuple[Outcome, bool]] = {}
-        self._worker: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -90,60 +89,25 @@ class Grader:
             return "no_answer", False
         key = (extracted, gold)
         if key not in self._verdicts:
+            self.last_cost = None
             self._verdicts[key] = compare_as_text(extracted, gold) or (self._compare_as_mathematics(*key), False)
         return self._verdicts[key]
 
     def close(self) -> None:
         """End the worker process, if there is one."""
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker.communicate()
-            self._worker = None
+        self._mathematics.close()
 
     def _compare_as_mathematics(self, extracted: str, gold: str) -> Outcome:
-        request = {"answer": split_unit(extracted)[0], "gold": split_unit(gold)[0]}
-        with self._lock:
-            worker = self._running_worker()
-            assert worker.stdin is not None
-            try:
-                worker.stdin.write(json.dumps(request).encode() + b"\n")
-            except BrokenPipeError:
-                self.close()
-                return "error"
-            return self._answer_within(self.time_limit)
-
-    def _running_worker(self) -> subprocess.Popen[bytes]:
-        if self._worker is not None and self._worker.poll() is None:
-            return self._worker
-        self.close()
-        self._worker = subprocess.Popen(
-            [sys.executable, "-m", "dosematch.math_worker", str(self.memory_bytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        )
-        if self._answer_within(STARTUP_SECONDS) != "correct":
-            raise UserError(f"grader: the worker does not start under a memory limit of {self.memory_bytes} bytes")
-        return self._worker
-
-    def _answer_within(self, seconds: float) -> Outcome:
-        """The worker's one-line reply; a silent or dead worker is killed, and the next request starts a new one."""
-        assert self._worker is not None and self._worker.stdout is not None
-        poller = select.poll()
-        poller.register(self._worker.stdout, select.POLLIN)
-        line = self._worker.stdout.readline() if poller.poll(1000 * seconds) else None
-        if line:
-            return json.loads(line)["outcome"]
-        self.close()
-        return "timeout" if line is None else "error"
+        self.last_cost = self._mathematics.compare(split_unit(extracted)[0], split_unit(gold)[0])
+        return cast(Outcome, self.last_cost.outcome)
 
 
 def compare_as_text(extracted: str, gold: str) -> tuple[Outcome, bool] | None:
     """(outcome, strict) where normalised text, exact fractions or units decide; None where mathematics must."""
     if len(extracted) > MAX_ANSWER_CHARS:
         return "unparsable", False
+    if len(gold) > MAX_ANSWER_CHARS:
+        return "error", False
     answer = normalise(extracted)
     if not answer:
         return "no_answer", False

@@ -55,11 +55,15 @@ def training_steps(folder: Path, settings: TrainSettings, steps: int) -> dict[st
     """Train `steps` steps of an arm whose rewards alternate, so that every group gives a signal, each with an update.
 
     Returns seconds per step, the peak of memory beside the estimate (GB; of the device, or of this process on a CPU),
-    and what the rows say about tokens, gaps and gradients.
+    and what the rows say about tokens, gaps and gradients. These few steps evaluate nothing and reach no tail average,
+    so the estimate beside the peak is without both; `estimate_whole_gb` is the one that a training is refused by.
     """
     arm = settings.arm.model_copy(update={"accumulation": 1})
     settings = settings.model_copy(update={"arm": arm})
-    runtime, estimate = settings.runtime, training_memory(AutoConfig.from_pretrained(folder), settings)
+    runtime, config = settings.runtime, AutoConfig.from_pretrained(folder)
+    whole = training_memory(config, settings)
+    unevaluated = settings.evaluation.model_copy(update={"batch_size": 1, "max_tokens": 1})
+    estimate = training_memory(config, settings.model_copy(update={"evaluation": unevaluated})) | {"tail average": 0}
     if runtime.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     model, tokenizer = load_policy(folder, runtime.dtype, runtime.device), load_tokenizer(folder)
@@ -85,6 +89,7 @@ def training_steps(folder: Path, settings: TrainSettings, steps: int) -> dict[st
         "step_s": spent,
         "peak_gb": peak_memory(runtime.device) / 1e9,
         "estimate_gb": sum(estimate.values()) / 1e9,
+        "estimate_whole_gb": sum(whole.values()) / 1e9,
         "rows": [{key: row[key] for key in (*kept, *gaps)} for row in rows],
     }
 

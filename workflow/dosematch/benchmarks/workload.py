@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3Config, 
 from dosematch.config import StudyConfig
 from dosematch.grading import Grader
 from dosematch.identity import sha1_12
-from dosematch.objectives import Segment, group_advantages, grpo_weights
+from dosematch.objectives import Draw, Segment, group_advantages, grpo_weights
 from dosematch.questions import Question
 from dosematch.questions.synthetic import synthetic_questions
 from dosematch.records import read_yaml
@@ -68,7 +68,7 @@ def group_segments(prompt: tuple[int, ...], rollouts: Sequence[Completion], divi
     advantages = group_advantages(alternate_rewards(len(rollouts))) or []
     weights = grpo_weights(advantages, [True] * len(rollouts), False, divisor)
     return [
-        Segment(prompt, rollout.token_ids, weight, sampled_logprobs=rollout.logprobs)
+        Segment(prompt, rollout.token_ids, weight, drawn=Draw(rollout.logprobs))
         for rollout, weight in zip(rollouts, weights, strict=True)
     ]
 

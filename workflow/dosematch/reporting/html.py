@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from dosematch.grading import EXTRACTIONS, OUTCOMES
 from dosematch.reporting.checks import checks
 from dosematch.reporting.configuration import as_text, flatten
 from dosematch.reporting.findings import alarms, exposure_by_arm, headlines, noise_floor
@@ -68,6 +70,7 @@ def render_report(
         exposure_by_arm=exposure_by_arm(summary),
         checks=results,
         failed=[check for check in results if not check["ok"]],
+        grading=grading(evals),
         provenance=provenance(evals, metas),
         regraded=regraded,
         checkpoints=checkpoints(evals, metas, settings),
@@ -108,6 +111,22 @@ def _audit(summary: Mapping[str, Any], ancestry: Mapping[str, Any]) -> list[dict
     """Overlap of every panel with the parent's questions and with each seed's stream."""
     panels = ancestry.get("panels", {})
     return [{"panel": name, **panels[name]} for name in summary["panels"] if name in panels]
+
+
+def grading(evals: Records) -> list[dict[str, Any]]:
+    """One line per evaluation, by arm and seed: items of all panels, counts of outcomes, and of where answers stood."""
+    lines = []
+    for record in sorted(evals, key=lambda record: (record["arm"], record["seed"])):
+        panels = list(record["panels"].values())
+        outcomes = Counter(outcome for panel in panels for outcome in panel["per_item_outcome"])
+        where = Counter(
+            "none" if answer is None else "boxed" if box else "fallback"
+            for panel in panels
+            for answer, box in zip(panel["per_item_extracted"], panel["per_item_has_box"], strict=True)
+        )
+        counts = {name: outcomes[name] for name in OUTCOMES} | {name: where[name] for name in EXTRACTIONS}
+        lines.append({"arm": record["arm"], "seed": record["seed"], "n": outcomes.total(), "counts": counts})
+    return lines
 
 
 def provenance(evals: Records, metas: Records) -> dict[str, list[str]]:
