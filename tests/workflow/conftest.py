@@ -1,4 +1,4 @@
-"""Copies of the project on which real Snakemake runs; the smoke study is run once per session, twice side by side."""
+"""Copies of the project on which real Snakemake runs; the smoke study, and three arms beside it, once per session."""
 
 import fcntl
 import os
@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 JOB_COUNT = re.compile(r"^(\w+) +(\d+)$", re.MULTILINE)
 UNCOMPARED = {"logs"}  # messages of jobs, in an order of their own
+THREE_ARMS = Path(__file__).with_name("three_arms.yaml")  # one of every kind of episode
 UNCOPIED = shutil.ignore_patterns("__pycache__", "locks", "log")  # other tests may be writing them
 
 
@@ -127,24 +128,25 @@ def check_out(root: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Project]:
-    """Two finished smoke studies, one run with `--cores 2`, the other at the same time with `--cores 1`.
+    """A finished smoke study, run with `--cores 2`, and one of `THREE_ARMS`, run at the same time with `--cores 1`.
 
     Parallel test workers share them: the first that comes runs them, the others wait. No test may change them.
     """
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     finished_before = shared / "studies.finished"
-    two, one = Project(shared / "two_cores"), Project(shared / "one_core")
+    whole, three = Project(shared / "two_cores"), Project(shared / "one_core")
     with (shared / "studies.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not finished_before.exists():
-            check_out(two.root)
-            two.copy(one.root)
-            for run in (two.start_snakemake("--cores", "2"), one.start_snakemake("--cores", "1")):
+            check_out(whole.root)
+            whole.copy(three.root)
+            arms = ("--configfile", str(THREE_ARMS))
+            for run in (whole.start_snakemake("--cores", "2"), three.start_snakemake("--cores", "1", *arms)):
                 done = finished(run)
                 assert done.returncode == 0, done.stderr[-3000:]
             finished_before.touch()
-    return two, one
+    return whole, three
 
 
 @pytest.fixture(scope="session")

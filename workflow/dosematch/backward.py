@@ -21,6 +21,19 @@ class BackwardResult:
     logp_gaps: list[float] = field(default_factory=list)
 
 
+def merged(results: Sequence[BackwardResult]) -> BackwardResult:
+    """The sums of several shares of one step."""
+    whole = BackwardResult()
+    for result in results:
+        for name in ("loss", "tokens_fed", "tokens_loss"):
+            total = getattr(whole, name)
+            for kind, value in getattr(result, name).items():
+                total[kind] = total.get(kind, 0) + value
+        whole.teacher_tokens += result.teacher_tokens
+        whole.logp_gaps += result.logp_gaps
+    return whole
+
+
 def micro_batches(segments: Sequence[Segment], max_tokens: int) -> Iterator[list[Segment]]:
     """Cut segments, longest first, into batches of at most `max_tokens` padded tokens (one segment always fits).
 

@@ -97,8 +97,14 @@ class StudyConfig:
 
     @property
     def gpus(self) -> int:
-        """GPUs that one training or generation job occupies."""
+        """GPUs that one generation job occupies, and every process of a training."""
         return int(self.scale.runtime.device == "cuda")
+
+    @property
+    def launcher(self) -> str:
+        """The command that runs a training script: in one process, or in several that share the work."""
+        processes = self.scale.runtime.processes
+        return "python" if processes == 1 else f"torchrun --standalone --nproc-per-node {processes}"
 
     def frozen_option(self) -> str:
         """The option that makes `prepare_questions.py` compare with the frozen panels, where the scale has some."""

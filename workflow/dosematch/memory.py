@@ -22,6 +22,8 @@ def check_memory(folder: Path | str, settings: TrainSettings) -> None:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     parts = training_memory(config, settings)
     total, free = sum(parts.values()), free_memory(settings.runtime.device)
+    if settings.runtime.device == "cpu":  # the processes of one training share it
+        free //= settings.runtime.processes
     largest = ", ".join(f"{name} {size / GB:.1f}" for name, size in sorted(parts.items(), key=lambda part: -part[1]))
     log.info("memory estimate %.2f GB of %.1f GB free: %s", total / GB, free / GB, largest)
     if total > free:

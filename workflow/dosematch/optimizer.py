@@ -1,5 +1,6 @@
 """AdamW on fp32 masters of the working weights, with accumulation and the zero-gradient skip (thinker-spec 9)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -7,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from dosematch.errors import UserError
+from dosematch.parallel import add_up
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,20 @@ class MasterAdamW:
 
     def absorb(self, kind: str) -> None:
         """Add the working gradients to the step gradient of a loss term in fp32 and clear them."""
-        if kind not in self.step_grads:
-            self.step_grads[kind] = [torch.zeros_like(master) for master in self.masters]
-        for total, parameter in zip(self.step_grads[kind], self.working, strict=True):
+        for total, parameter in zip(self._step_grad(kind), self.working, strict=True):
             if parameter.grad is not None:
                 total += parameter.grad.float()
                 parameter.grad = None
+
+    def add_up(self, kinds: Iterable[str]) -> None:
+        """Sum the step gradients over all processes, which name the same loss terms whether they had a share or not."""
+        for kind in sorted(kinds):
+            add_up(self._step_grad(kind))
+
+    def _step_grad(self, kind: str) -> list[torch.Tensor]:
+        if kind not in self.step_grads:
+            self.step_grads[kind] = [torch.zeros_like(master) for master in self.masters]
+        return self.step_grads[kind]
 
     def end_step(self) -> StepGradient:
         """Add the step's loss terms to the accumulated gradient and describe them; cosines are named `a/b`."""

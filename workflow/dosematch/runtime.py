@@ -5,7 +5,9 @@ import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dosematch.errors import UserError
+from dosematch.parallel import size
 from dosematch.rollout.engine import Engine
+from dosematch.rollout.shared_engine import SharedEngine
 from dosematch.rollout.torch_engine import TorchEngine
 from dosematch.rollout.vllm_engine import VllmEngine
 from dosematch.settings import Runtime
@@ -29,6 +31,7 @@ def quiet_transformers() -> None:
 def start_engine(
     runtime: Runtime, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, batch_size: int
 ) -> Engine:
-    """The engine of `runtime.engine`, with the weights of `model`."""
-    engine = VllmEngine if runtime.engine == "vllm" else TorchEngine
-    return engine(model, tokenizer.eos_token_id, batch_size)
+    """The engine of `runtime.engine`, with the weights of `model`; one in every process where there are several."""
+    kind = VllmEngine if runtime.engine == "vllm" else TorchEngine
+    engine: Engine = kind(model, tokenizer.eos_token_id, batch_size)
+    return SharedEngine(engine) if size() > 1 else engine

@@ -29,7 +29,14 @@ class Runtime(Strict):
     engine: Literal["torch", "vllm"]
     device: Literal["cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
-    threads: PositiveInt
+    threads: PositiveInt  # of one process
+    processes: PositiveInt = 1  # of one training, started by torchrun where there are several
+
+    @model_validator(mode="after")
+    def _vllm_is_alone(self) -> "Runtime":
+        if self.engine == "vllm" and self.processes > 1:
+            raise ValueError("processes: vllm beside torchrun has not been tried; use engine torch, or one process")
+        return self
 
 
 class Training(Strict):

@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dosematch.arm import StepSize
-from dosematch.backward import BackwardResult, backward
+from dosematch.backward import BackwardResult, backward, merged
 from dosematch.episodes.anchors import AnchorBuffer
-from dosematch.episodes.episode import Context, Episode
+from dosematch.episodes.episode import Context, Episode, Reward
 from dosematch.episodes.forking import forking
 from dosematch.episodes.single_turn import single_turn
 from dosematch.episodes.thinker import thinker
@@ -20,9 +20,10 @@ from dosematch.errors import UserError
 from dosematch.evaluation import accuracy_row
 from dosematch.grading import Grader
 from dosematch.optimizer import MasterAdamW, StepGradient, Update
+from dosematch.parallel import by_first, check_agreement, dealt, first_alone, gathered, rank
 from dosematch.policy import TailAverage, checkpoint_activations
 from dosematch.questions import Question
-from dosematch.resume import ResumeFolder
+from dosematch.resume import ResumeFolder, part_digests, tensor_digest
 from dosematch.rewards import answer_reward, random_reward
 from dosematch.runtime import start_engine
 from dosematch.settings import TrainSettings
@@ -61,7 +62,7 @@ class Trainer:
             model=model,
             tokenizer=tokenizer,
             prompts=settings.prompts,
-            reward=answer_reward(grader) if arm.reward == "answer" else random_reward(settings.study, seed, arm.run),
+            reward=by_first(self._reward()),  # a time limit could be met in one process and missed in another
             arm=arm,
             study=settings.study,
             seed=seed,
@@ -81,6 +82,12 @@ class Trainer:
         self.rows: list[dict[str, Any]] = []
         self.curve: list[dict[str, Any]] = []
         self.n_updates = 0
+
+    def _reward(self) -> Reward:
+        settings = self.settings
+        if settings.arm.reward == "answer":
+            return answer_reward(self.grader)
+        return random_reward(settings.study, self.seed, settings.arm.run)
 
     def train(self, stream: Sequence[StreamItem], resume: ResumeFolder) -> None:
         """Run every step of the stream that a resume state does not already hold."""
@@ -112,14 +119,16 @@ class Trainer:
         generated = sum(episode.generated.values())
         if generated > arm.cap:
             raise AssertionError(f"step {item.step}: {generated} generated tokens exceed the cap of {arm.cap}")
-        result = backward(
+        share = backward(
             self.model,
-            episode.segments,
+            dealt([s for s in episode.segments if s.weight != 0.0], key=lambda s: (s.kind, -len(s))),
             accumulation=arm.accumulation,
             micro_batch_tokens=training.micro_batch_tokens,
             logit_rows=training.logit_rows,
             after_batch=self.optimizer.absorb,
         )
+        result = merged(gathered(share))
+        self.optimizer.add_up(result.loss)
         self._check_engine(item.step, result)
         gradient = self.optimizer.end_step()
         self.kinds |= result.loss.keys()
@@ -193,14 +202,27 @@ class Trainer:
         self.engine.load_weights(self.model.state_dict())
 
     def _save(self, resume: ResumeFolder, step: int) -> None:
+        check_agreement("weights", tensor_digest(self._weights()))
+        if rank() != 0:
+            return
+        resume.save(step, *self._state())
+
+    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """All that the steps to come depend on: parameters, optimiser, average, replay buffer, counters, records."""
         tensors = self.optimizer.state() | {f"tail.{name}": total for name, total in self.tail.total.items()}
-        values = {"rows": self.rows, "curve": self.curve, "kinds": sorted(self.kinds)}
+        arm = self.settings.arm
+        sampler = {"study": self.settings.study, "seed": self.seed, "run": arm.run, "step": len(self.rows)}
+        values = {"rows": self.rows, "curve": self.curve, "kinds": sorted(self.kinds), "sampler": sampler}
         values |= {"tail_count": self.tail.count, "n_updates": self.n_updates}
         values |= {"pass_rate": self.context.pass_rate, "anchors": self.context.anchors.state()}
-        resume.save(step, tensors, values)
+        return tensors, values
+
+    def certificate(self) -> dict[str, str]:
+        """SHA-256 of every part of the state, and of the weights; equal however often the run was interrupted."""
+        return part_digests(*self._state()) | {"weights": tensor_digest(self._weights())}
 
     def _restore(self, resume: ResumeFolder) -> None:
-        state = resume.load()
+        state = first_alone(resume.load)
         if state is None:
             return
         tensors, values = state

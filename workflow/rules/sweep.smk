@@ -15,6 +15,7 @@ use rule train_arm as train_base_lr with:
         f"{RESULTS}/logs/train_base_lr.lr{{lr}}.seed{{seed}}.log",
     params:
         settings=lambda wildcards: study.train_settings(study.scale.base_lr_sweep.arm, float(wildcards.lr)),
+        launcher=study.launcher,
         code=source_digest("train_arm"),
 
 

@@ -1,6 +1,8 @@
 # The parents, and the arms that continue them. Both run the same script on other settings.
 # Settings are params by function, since Snakemake would take the braces of their JSON for wildcards.
 
+PROCESSES = study.scale.runtime.processes
+
 
 rule train_parent:
     input:
@@ -14,14 +16,15 @@ rule train_parent:
         meta=f"{RESULTS}/parents/seed{{seed}}/train_meta.json",
     log:
         f"{RESULTS}/logs/train_parent.seed{{seed}}.log",
-    threads: THREADS
+    threads: THREADS * PROCESSES
     resources:
-        gpu=study.gpus,
+        gpu=study.gpus * PROCESSES,
     params:
         settings=lambda wildcards: study.train_settings(study.study.parent),
+        launcher=study.launcher,
         code=source_digest("train_arm"),
     shell:
-        "python workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
+        "{params.launcher} workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
         " --seed {wildcards.seed} --start {input.start} --stream {input.stream} --development {input.development}"
         " --out-dir $(dirname {output.training}) 2> >(tee {log} >&2)"
 
@@ -38,13 +41,14 @@ rule train_arm:
         meta=f"{RESULTS}/arms/{{arm}}/seed{{seed}}/train_meta.json",
     log:
         f"{RESULTS}/logs/train_arm.{{arm}}.seed{{seed}}.log",
-    threads: THREADS
+    threads: THREADS * PROCESSES
     resources:
-        gpu=study.gpus,
+        gpu=study.gpus * PROCESSES,
     params:
         settings=lambda wildcards: study.train_settings(wildcards.arm),
+        launcher=study.launcher,
         code=source_digest("train_arm"),
     shell:
-        "python workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
+        "{params.launcher} workflow/scripts/train_arm.py --settings {params.settings:q} --code {params.code}"
         " --seed {wildcards.seed} --start {input.start} --stream {input.stream} --development {input.development}"
         " --out-dir $(dirname {output.training}) 2> >(tee {log} >&2)"

@@ -12,6 +12,7 @@ from dosematch import __version__
 from dosematch.cli import run
 from dosematch.grading import Grader
 from dosematch.memory import check_memory
+from dosematch.parallel import join, leave, rank
 from dosematch.policy import load_policy, load_tokenizer, save_policy
 from dosematch.questions.files import read_questions
 from dosematch.records import digest, sha256_file, write_json, write_jsonl
@@ -34,6 +35,7 @@ def main(
     """Train, or resume what an interrupted run left, and write the results."""
     chosen = TrainSettings.model_validate_json(settings)
     prepare_runtime(chosen.runtime)
+    join(chosen.runtime.device, chosen.runtime.processes)
     panel = read_questions(development)
     items = read_training_questions(stream)[: chosen.training.steps]
     check_memory(start.parent, chosen)
@@ -45,6 +47,10 @@ def main(
     with Grader() as grader:
         trainer = Trainer(chosen, seed, model, tokenizer, grader, panel)
         trainer.train(items, resume)
+    first = rank() == 0
+    leave()
+    if not first:
+        return
     meta = {
         "arm": chosen.arm.name,
         "seed": seed,
@@ -61,6 +67,7 @@ def main(
         "dtype": chosen.runtime.dtype,
         "tail_steps": [chosen.training.tail_start, chosen.training.steps],
         "n_updates": trainer.n_updates,
+        "certificate": trainer.certificate(),
     }
     write_jsonl(out_dir / "training.jsonl", trainer.rows)
     write_jsonl(out_dir / f"{development.stem}_curve.jsonl", trainer.curve)

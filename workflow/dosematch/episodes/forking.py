@@ -17,6 +17,7 @@ from dosematch.episodes.episode import (
     pg_segments,
 )
 from dosematch.objectives import Segment
+from dosematch.parallel import in_shares
 from dosematch.rollout.engine import Completion
 from dosematch.streams import StreamItem
 
@@ -73,7 +74,7 @@ def forking(item: StreamItem, context: Context) -> Episode:
     fast = fast_stage(item, context)
     eligible = [i for i in fast.failed if len(fast.rollouts[i].token_ids) >= arm.fork.min_length]
     sequences = [(fast.prompt, fast.rollouts[i].token_ids) for i in eligible]
-    entropies = token_entropies(context.model, sequences, context.logit_rows) if sequences else []
+    entropies = in_shares(lambda own: token_entropies(context.model, own, context.logit_rows), sequences)
     prefixes = select_prefixes(list(zip(eligible, entropies, strict=True)), arm.fork)
     kept = [fast.rollouts[p.rollout].token_ids[: p.t_fork] for p in prefixes]
     forks = context.sample([fast.prompt + prefix for prefix in kept], [arm.fork] * len(kept), item, "fork")
