@@ -1,4 +1,4 @@
-# make study | make test | make test-vllm | make test-slurm | make test-trl | make smoke | make bench | make base | make lint
+# make study | make test | make test-vllm | make test-slurm | make test-resume | make test-trl | make smoke | make bench | make base | make lint
 # The environment is made from envs/*.lock into .envs/, once per digest of the locks.
 
 SHELL := /bin/bash
@@ -28,7 +28,7 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test test-vllm test-slurm test-trl test-large bench bench-trl bench-vllm base schemas freeze lint audit grade replay
+.PHONY: study smoke test test-vllm test-slurm test-trl test-large test-resume bench bench-trl bench-vllm base schemas freeze lint audit grade replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -45,6 +45,10 @@ test: $(TEST_READY)
 test-slurm: $(SLURM_READY)
 	bash tests/slurm/start_slurm.sh
 	PATH=$(abspath $(SLURM_ENV)/bin):$$PATH pytest -q tests/slurm
+
+# A training killed before every file operation of its resume states; `make test` takes a sample of them.
+test-resume: $(TEST_READY)
+	RESUME_KILLS=all pytest -q -n 2 tests/unit/test_certificate.py
 
 # A step of two arms at the size of Qwen3-0.6B on the CPU: 24 GB of memory, about ten minutes.
 test-large: $(TEST_READY)
