@@ -23,7 +23,7 @@ NUMBER = re.compile(r"\d+(?:,\d{3}(?!\d))*(?:\.\d+)?")
 TEMPLATE_WORDS = 5
 NGRAMS = {"8gram": (8, 0.5), "13gram": (13, 0.0)}  # detector -> n, share of the panel question's n-grams
 DETECTORS = ("exact", "normalised", "8gram", "13gram", "template")
-NEAR = DETECTORS[1:]
+PLANTED = ("exact", "re-spaced", "renumbered")
 
 
 def tokens(text: str) -> list[str]:
@@ -106,7 +106,7 @@ def planted_scores(panel: Sequence[str]) -> dict[str, dict[str, dict[str, float 
     copy, false the other questions that are hit. A renumbered copy of a question without digits is not planted.
     """
     scores: dict[str, dict[str, dict[str, float | int]]] = {name: {} for name in DETECTORS}
-    for kind in ("exact", "re-spaced", "renumbered"):
+    for kind in PLANTED:
         copies = {index: planted(text)[kind] for index, text in enumerate(panel) if index % 2 == 0}
         if kind != "exact":
             copies = {index: text for index, text in copies.items() if text != panel[index]}
