@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dosematch.audit import audit_ancestry
+from dosematch.audit import audit_ancestry, repeated
 from dosematch.identity import sha1_12, sha1_12_norm
 from dosematch.near_duplicates import (
     DETECTORS,
@@ -56,6 +56,7 @@ def test_planted_recall_and_precision_count_what_was_planted() -> None:
     scores = planted_scores(LONG)
     assert scores["exact"]["exact"] == {"planted": 20, "found": 20, "false": 0, "recall": 1.0, "precision": 1.0}
     assert scores["exact"]["re-spaced"]["recall"] == scores["exact"]["renumbered"]["recall"] == 0.0
+    assert scores["exact"]["re-spaced"]["precision"] is None  # it calls nothing a copy
     assert scores["normalised"]["re-spaced"]["recall"] == scores["template"]["renumbered"]["recall"] == 1.0
     sums = [f"What is the result of adding {n} and {n + 7} here?" for n in range(10)]
     assert planted_scores(sums)["template"]["renumbered"]["precision"] == 0.5  # one generator, one template
@@ -119,6 +120,15 @@ def test_one_changed_digit_or_sign_always_changes_the_normalised_identity(before
 
 def question(number: int, words: str) -> Question:
     return Question(id=str(number), text=words, answer="1", source="test")
+
+
+def test_repeated_questions_and_conflicting_answers_are_listed() -> None:
+    panel = [question(0, "q1"), question(1, "q2"), question(2, " q1"), question(3, "q3"), question(4, "q3")]
+    panel[4] = panel[4].model_copy(update={"answer": "5"})
+    assert repeated(panel) == [
+        {"ids": ["0", "2"], "answers": ["1", "1"], "conflicting": False},
+        {"ids": ["3", "4"], "answers": ["1", "5"], "conflicting": True},
+    ]
 
 
 def test_ancestry_names_seed_place_step_and_detector_of_a_near_duplicate() -> None:

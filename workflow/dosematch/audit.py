@@ -132,6 +132,25 @@ def audit_near(training: list[Question], panels: dict[str, list[Question]]) -> d
     return result
 
 
+def repeated(questions: list[Question]) -> list[dict[str, Any]]:
+    """Questions whose normalised text stands in a set more than once: `[{ids, answers, conflicting}]` in set order.
+
+    They are reported, not dropped; `conflicting` says that their answers, as written, are not all the same.
+    """
+    groups: dict[str, list[Question]] = {}
+    for question in questions:
+        groups.setdefault(sha1_12_norm(question.text), []).append(question)
+    return [
+        {
+            "ids": [question.id for question in group],
+            "answers": [question.answer for question in group],
+            "conflicting": len({question.answer for question in group}) > 1,
+        }
+        for group in groups.values()
+        if len(group) > 1
+    ]
+
+
 def audit_questions(training: list[Question], panels: dict[str, list[Question]]) -> dict[str, Any]:
     """Compare any training questions with any panels, by all three identities (thinker-spec 3.2).
 

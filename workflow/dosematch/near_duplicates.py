@@ -99,13 +99,14 @@ def planted(text: str) -> dict[str, str]:
     }
 
 
-def planted_scores(panel: Sequence[str]) -> dict[str, dict[str, dict[str, float | int]]]:
+def planted_scores(panel: Sequence[str]) -> dict[str, dict[str, dict[str, float | int | None]]]:
     """Recall and precision of every detector on copies of every second panel question, by kind of copy.
 
     `{detector: {kind: {planted, found, false, recall, precision}}}`: found counts planted questions hit by their own
-    copy, false the other questions that are hit. A renumbered copy of a question without digits is not planted.
+    found counts planted questions hit by their own copy, false the other questions that are hit. A renumbered copy of a
+    question without digits is not planted; a ratio of nothing is null.
     """
-    scores: dict[str, dict[str, dict[str, float | int]]] = {name: {} for name in DETECTORS}
+    scores: dict[str, dict[str, dict[str, float | int | None]]] = {name: {} for name in DETECTORS}
     for kind in PLANTED:
         copies = {index: planted(text)[kind] for index, text in enumerate(panel) if index % 2 == 0}
         if kind != "exact":
@@ -118,7 +119,7 @@ def planted_scores(panel: Sequence[str]) -> dict[str, dict[str, dict[str, float 
                 "planted": len(places),
                 "found": found,
                 "false": false,
-                "recall": found / len(places) if places else 0.0,
-                "precision": found / (found + false) if found + false else 0.0,
+                "recall": found / len(places) if places else None,
+                "precision": found / (found + false) if found + false else None,
             }
     return scores

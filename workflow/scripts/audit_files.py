@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dosematch.audit import audit_near, audit_questions
+from dosematch.audit import audit_near, audit_questions, repeated
 from dosematch.cli import run
 from dosematch.errors import UserError
 from dosematch.near_duplicates import DETECTORS, PLANTED
@@ -46,8 +46,15 @@ def main(
     print(PLANTED_ROW.format("panel", "detector", *PLANTED))
     for name, entry in near.items():
         for detector, kinds in entry["planted"].items():
-            cells = [f"{score['recall']:.3f}/{score['precision']:.3f}" for score in kinds.values()]
+            cells = [f"{_ratio(score['recall'])}/{_ratio(score['precision'])}" for score in kinds.values()]
             print(PLANTED_ROW.format(name, detector, *cells))
+    for name, groups in {"training": repeated(training), **{n: repeated(p) for n, p in panels.items()}}.items():
+        conflicting = [" = ".join(group["ids"]) for group in groups if group["conflicting"]]
+        print(f"{name}: {len(groups)} repeated questions, with different answers: {', '.join(conflicting) or 'none'}")
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 if __name__ == "__main__":
