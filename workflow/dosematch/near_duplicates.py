@@ -102,7 +102,7 @@ def planted(text: str) -> dict[str, str]:
 def planted_scores(panel: Sequence[str]) -> dict[str, dict[str, dict[str, float | int | None]]]:
     """Recall and precision of every detector on copies of every second panel question, by kind of copy.
 
-    `{detector: {kind: {planted, found, false, recall, precision}}}`: found counts planted questions hit by their own
+    `{detector: {kind: {planted, found, false, recall, precision}}}`:
     found counts planted questions hit by their own copy, false the other questions that are hit. A renumbered copy of a
     question without digits is not planted; a ratio of nothing is null.
     """
