@@ -9,7 +9,9 @@ def table3d(summary: Summary) -> Table:
     """One line per policy and arm, then per policy and contrast; suites are the columns."""
     suites = summary["suite_order"]
     rows, records = [], []
-    for policy, totals in summary["policies"].items():
+    policies = [policy for policy in POLICIES if policy in summary["policies"]]
+    for policy in policies:
+        totals = summary["policies"][policy]
         for arm in summary["arm_order"]:
             counts = totals["arms"][arm]
             cells = [
@@ -26,6 +28,6 @@ def table3d(summary: Summary) -> Table:
             numbers = {key: row[key] for key in ("n", "net", "wins", "losses")}
             records.append({"policy": policy, **named, **numbers, "p": row["p_exact"]})
         rows += contrasts.values()
-    note = " ".join(f"{name}: {meaning}." for name, meaning in POLICIES.items() if name in summary["policies"])
+    note = " ".join(f"{policy}: {POLICIES[policy]}." for policy in policies)
     title = "Table 3D. Counts and contrasts under each policy for questions seen in training"
     return Table("table3d", title, ["Policy", "Arm or contrast", *suites], rows, records, note)
