@@ -59,6 +59,14 @@ def test_cluster_differences_sum_the_seeds(items: Items, arms: tuple) -> None:
     assert set(differences.tolist()) <= {-2, -1, 0, 1, 2}
 
 
+def test_the_pooled_difference_is_the_mean_of_the_cluster_means(items: Items, arms: tuple) -> None:
+    """Every cluster has one answer per seed, so both estimands are one; they differ for clusters of other sizes."""
+    keep = items.keep(["p"])
+    seeds = len(arms[0])
+    cluster_means = cluster_differences(*arms, keep) / seeds
+    assert compare(*arms, keep).pp == pytest.approx(100 * cluster_means.mean())
+
+
 def test_items_follow_the_panel_order_of_the_evaluations() -> None:
     evaluations = study.evaluations()
     items = collect_items(evaluations, ["ext240", "val350"])

@@ -260,3 +260,18 @@ def test_each_check_can_fail(summary: dict[str, Any], where: str, path: str, val
     set_at(records[where], path, value)
     found = failing(records["summary"], records["evals"])
     assert any(check.startswith(name) for check in found), found
+
+
+def test_two_of_the_four_policies_are_the_full_and_the_decontaminated_counts() -> None:
+    summary = summarise()
+    for name, arm in summary["arms"].items():
+        for policy, suite in (("keep", "all6"), ("drop_both", "all6_decontam")):
+            counts = summary["policies"][policy]["arms"][name]["all6"]
+            assert counts == {"correct": arm[suite]["pooled"], "n": arm[suite]["n"]}
+    for full in summary["contrasts"]:
+        named = {key: full[key] for key in ("a", "b", "label", "suite", "net", "n", "wins", "losses", "p_exact")}
+        assert named in summary["policies"]["keep"]["contrasts"]
+        clean = named | (full["decontam"] or {})
+        assert not full["decontam"] or clean in summary["policies"]["drop_both"]["contrasts"]
+    n = {policy: entry["arms"]["std_rlvr_cont"]["all6"]["n"] for policy, entry in summary["policies"].items()}
+    assert n["keep"] > n["drop_pair"] > n["drop_both"]

@@ -31,7 +31,7 @@ CHECKPOINTS = [(arm, seed) for arm in ARMS for seed in SEEDS_OF[arm]]
 TRAINED = [(arm, seed) for arm, seed in CHECKPOINTS if arm != PARENT]
 VERIFIED = "val350"
 STEPS = 10
-TABLES = ["table0", "table1", "table2", "table3a", "table3b", "table3c"]
+TABLES = ["table0", "table1", "table2", "table3a", "table3b", "table3c", "table3d"]
 FIGURES = ["figure1", "figure2", "training_curves"]
 MODEL = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 RECORD_COLUMNS = {

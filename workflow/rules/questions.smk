@@ -41,11 +41,13 @@ rule audit_ancestry:
     input:
         manifest=MANIFEST,
         parent=POOLS["parent"],
+        panels=PANEL_FILES,
         streams=expand(f"{RESULTS}/streams/seed{{seed}}{{{{variant}}}}.json", seed=study.study.seeds),
     output:
         f"{RESULTS}/audit/ancestry{{variant}}.json",
     params:
+        panels=lambda wildcards, input: repeat_option("--panels", input.panels),
         code=source_digest("audit_ancestry"),
     shell:
         "python workflow/scripts/audit_ancestry.py --manifest {input.manifest} --parent {input.parent}"
-        " --out {output} {input.streams}"
+        " {params.panels} --out {output} {input.streams}"

@@ -17,10 +17,13 @@ def main(
     streams: Annotated[list[Path], typer.Argument(help="one stream per training seed")],
     manifest: Annotated[Path, typer.Option(help="manifest of panels")],
     parent: Annotated[Path, typer.Option(help="questions of the parent slice")],
+    panels: Annotated[list[Path], typer.Option(help="questions of a panel, named as the panel; repeat the option")],
     out: Annotated[Path, typer.Option()],
 ) -> None:
     """Write the ancestry audit."""
-    audit = audit_ancestry(read_manifest(manifest), read_questions(parent), [read_stream(path) for path in streams])
+    texts = {path.stem: read_questions(path) for path in panels}
+    trained_on = [read_stream(path) for path in streams]
+    audit = audit_ancestry(read_manifest(manifest), read_questions(parent), trained_on, texts)
     write_json(out, audit)
 
 

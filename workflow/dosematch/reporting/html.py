@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dosematch.grading import EXTRACTIONS, OUTCOMES
+from dosematch.near_duplicates import DETECTORS
 from dosematch.reporting.checks import checks
 from dosematch.reporting.configuration import as_text, flatten
 from dosematch.reporting.findings import alarms, exposure_by_arm, headlines, noise_floor
@@ -67,6 +68,8 @@ def render_report(
         switches=differing_switches(settings),
         common=common_switches(settings),
         audit=_audit(summary, ancestry),
+        near_duplicates=ancestry.get("near_duplicates", {}).get("panels", {}),
+        detectors=DETECTORS,
         exposure_by_arm=exposure_by_arm(summary),
         checks=results,
         failed=[check for check in results if not check["ok"]],

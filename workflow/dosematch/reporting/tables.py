@@ -5,13 +5,14 @@ from typing import Any
 
 from dosematch.reporting.configuration import table0
 from dosematch.reporting.diagnostic_tables import table3a, table3b, table3c
+from dosematch.reporting.policy_table import table3d
 from dosematch.reporting.table import Summary, Table, by_seed, percent, signed
 from dosematch.statistics.mcnemar import format_p
 
 
 def all_tables(summary: Summary) -> list[Table]:
     """Every table in the order of the study; one for which the summary holds no data has no rows."""
-    return [make(summary) for make in (table0, table1, table2, table3a, table3b, table3c)]
+    return [make(summary) for make in (table0, table1, table2, table3a, table3b, table3c, table3d)]
 
 
 def table1(summary: Summary) -> Table:

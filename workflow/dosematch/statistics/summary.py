@@ -11,6 +11,7 @@ from dosematch.statistics.bootstrap import percentile_intervals
 from dosematch.statistics.diagnostics import diagnose_run, exposure, group_by_run
 from dosematch.statistics.mcnemar import holm
 from dosematch.statistics.paired import Bools, Items
+from dosematch.statistics.policies import policy_totals
 from dosematch.statistics.replicates import run_spread
 from dosematch.statistics.settings import ContrastSettings, StudySettings
 from dosematch.statistics.verifier import pooled_verify_slow, verifier_diagnostics
@@ -67,6 +68,7 @@ def build_summary(
         "contrasts": contrasts,
         "replicates": run_spread(correct, items, removed, settings),
         "verifier": verifier,
+        "policies": policy_totals(correct, items, ancestry, settings),
         "exposed": list(ancestry["exposed"]),
         "removed": _removed(items, removed, settings),
         "exposure": exposure(ancestry["exposed"], runs, accumulation, settings.steps, settings.tail_start),
