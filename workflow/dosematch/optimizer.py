@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import torch
-from transformers import PreTrainedModel
 
 from dosematch.errors import UserError
 
@@ -37,7 +36,7 @@ class MasterAdamW:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: torch.nn.Module,
         *,
         betas: tuple[float, float],
         eps: float,
