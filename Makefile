@@ -28,7 +28,7 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test test-vllm test-slurm test-trl test-large test-resume bench bench-trl bench-vllm base schemas freeze lint audit grade replay
+.PHONY: study smoke test test-vllm test-slurm test-trl test-large test-resume bench bench-trl bench-vllm base schemas freeze lint audit grade compare export replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -120,6 +120,25 @@ OUT ?=
 grade: $(READY)
 	@test -n '$(PAIRS)' -a -n '$(OUT)' || { echo 'error: usage: make grade PAIRS=in.jsonl OUT=out.jsonl' >&2; exit 2; }
 	python workflow/scripts/grade_pairs.py --pairs $(PAIRS) --out $(OUT)
+
+# Two evaluations of the same items, from lm-eval, lighteval, inspect_ai, CSV or JSONL: make compare A=run1 B=run2 OUT=out.json
+A ?=
+B ?=
+METRIC ?=
+FILTER ?=
+TASK ?=
+compare: $(READY)
+	@test -n '$(A)' -a -n '$(B)' -a -n '$(OUT)' || { echo 'error: usage: make compare A=... B=... OUT=out.json (METRIC=... FILTER=... TASK=...)' >&2; exit 2; }
+	@python workflow/scripts/compare_results.py --a $(A) --b $(B) --out $(OUT) $(foreach name,$(METRIC),--metric $(name)) \
+		$(foreach name,$(FILTER),--filter $(name)) $(foreach name,$(TASK),--task $(name))
+
+# An evaluated checkpoint as lm-eval's files: make export ARM_DIR=results/thinker/micro/arms/NAME/seed42 OUT=folder
+ARM_DIR ?=
+PANEL_DIR ?= $(ARM_DIR)/../../../panels
+PROMPTS ?= config/prompts/micro.yaml
+export: $(READY)
+	@test -n '$(ARM_DIR)' -a -n '$(OUT)' || { echo 'error: usage: make export ARM_DIR=... OUT=folder (PROMPTS=config/prompts/...)' >&2; exit 2; }
+	python workflow/scripts/export_lm_eval.py --arm-dir $(ARM_DIR) --panels $(PANEL_DIR) --prompts $(PROMPTS) --out $(OUT)
 
 $(READY): envs/study.lock
 	rm -rf $(ENV)
