@@ -25,8 +25,8 @@ def main(
     if out.suffix != ".json":
         raise UserError(f"--out {out}: must end in .json")
     choices = metric or [], filter or [], task or []
-    sides = [read_evaluation(path, *choices) for path in (a, b)]
-    result = compare_evaluations(*sides, (str(a), str(b)), StatisticsSettings(), chosen=bool(metric or filter))
+    sides = read_evaluation(a, *choices), read_evaluation(b, *choices)
+    result = compare_evaluations(sides, (str(a), str(b)), StatisticsSettings(), chosen=bool(metric or filter))
     write_json(out, result)
     write_text(out.with_suffix(".html"), render_comparison(result))
     print("\n".join(summary_lines(result)))

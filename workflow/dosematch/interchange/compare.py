@@ -21,7 +21,10 @@ HEADERS = ["task", "n", "A", "B", "A - B, points", "interval", "wins", "losses",
 
 
 def compare_evaluations(
-    a: Evaluation, b: Evaluation, names: tuple[str, str], options: StatisticsSettings, chosen: bool = False
+    evaluations: tuple[Evaluation, Evaluation],
+    names: tuple[str, str],
+    options: StatisticsSettings,
+    chosen: bool = False,
 ) -> dict[str, Any]:
     """Counts, exact McNemar p and question-bootstrap interval per task and over all; Holm's adjustment over tasks.
 
@@ -29,6 +32,7 @@ def compare_evaluations(
     matter. `names` are the two sides in messages; `chosen` says that metrics were named, so that they may differ.
     Raises `UserError` naming the first item that one side lacks, or whose prompt, gold answer or document differs.
     """
+    a, b = evaluations
     keys = sorted(a, key=lambda key: (key[0], len(key[1]), key[1]))  # by length first: 2 comes before 10
     checked = _refuse_differences(a, b, names, chosen)
     items = paired.Items(panel=np.array([task for task, _ in keys]), sha1_12=np.array([i for _, i in keys]))
@@ -37,7 +41,7 @@ def compare_evaluations(
     rows = [_row(task, [task], items, sides, options) for task in tasks]
     for row, adjusted in zip(rows, holm([row["p_exact"] for row in rows]), strict=True):
         row["p_holm"] = adjusted
-        row["metric"] = [next(item.metric for item in side.values() if item.task == row["task"]) for side in (a, b)]
+        row["metric"] = [next(i.metric for i in side.values() if i.task == row["task"]) for side in evaluations]
     return {
         "a": names[0],
         "b": names[1],
@@ -73,17 +77,17 @@ def _refuse_differences(a: Evaluation, b: Evaluation, names: tuple[str, str], ch
             )
     checked = dict.fromkeys(CHECKED, 0)
     for key, mine in a.items():
-        other = b[key]
-        if mine.metric != other.metric and not chosen and PLAIN not in (mine.metric, other.metric):
+        theirs = b[key]
+        if mine.metric != theirs.metric and not chosen and PLAIN not in (mine.metric, theirs.metric):
             raise UserError(
-                f"task {mine.task}: {names[0]} has {mine.metric}, {names[1]} has {other.metric}; choose with METRIC="
+                f"task {mine.task}: {names[0]} has {mine.metric}, {names[1]} has {theirs.metric}; choose with METRIC="
             )
         for kind in CHECKED:
-            digests = getattr(mine, kind), getattr(other, kind)
+            digests = getattr(mine, kind), getattr(theirs, kind)
             if None not in digests:
                 checked[kind] += 1
                 if digests[0] != digests[1]:
-                    raise UserError(f"{other.place}: id {item_name(*key)}: has another {kind} than {mine.place}")
+                    raise UserError(f"{theirs.place}: id {item_name(*key)}: has another {kind} than {mine.place}")
     return checked
 
 
@@ -91,8 +95,8 @@ def summary_lines(result: Mapping[str, Any]) -> list[str]:
     """One readable line per task, one for all, and what was checked."""
     rows = [*result["tasks"], *([result["pooled"]] if result["pooled"] else [])]
     lines = [
-        f"{row['task'] or 'items'}: A {percent(row['a_correct'], row['n'])} %, B {percent(row['b_correct'], row['n'])} % "
-        f"of {row['n']}; {signed(row['pp'])} points [{_interval(row)}]; {row['wins']} wins, {row['losses']} losses, "
+        f"{row['task'] or 'items'}: A {percent(row['a_correct'], row['n'])} %, "
+        f"B {percent(row['b_correct'], row['n'])} % of {row['n']}; {signed(row['pp'])} points [{_interval(row)}]; {row['wins']} wins, {row['losses']} losses, "
         f"exact McNemar p {format_p(row['p_exact'])}"
         + (f", Holm {format_p(row['p_holm'])}" if "p_holm" in row and len(result["tasks"]) > 1 else "")
         for row in rows

@@ -95,9 +95,9 @@ def choose_items(rows: Sequence[Row], metrics: Sequence[str] = (), filters: Sequ
 
 def _item(row: Row, metric: str) -> Item:
     name = f"{metric},{row.filter}" if row.filter else metric
-    same = {"prompt": row.prompt, "gold": row.gold, "doc": row.doc, "place": row.place}
+    fields = {key: getattr(row, key) for key in ("task", "id", "prompt", "gold", "doc", "place")}
     try:
-        return Item(task=row.task, id=row.id, metric=name, correct=row.scores.get(metric), **same)  # type: ignore[arg-type]
+        return Item.model_validate({**fields, "metric": name, "correct": row.scores.get(metric)})
     except ValidationError as error:
         problem = first_problem(error).removeprefix("correct: ")
         raise UserError(f"{row.place}: id {row.name}: {metric}: {problem}") from None

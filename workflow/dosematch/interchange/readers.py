@@ -178,8 +178,8 @@ def _lm_eval(value: Any, path: Path, number: int) -> Row:
     extra = row.model_extra or {}
     names = [name for name, score in extra.items() if isinstance(score, int | float)]  # files before 0.4.3
     scores = {name: extra.get(name) for name in (names if row.metrics is None else row.metrics)}
-    same = {"prompt": row.prompt_hash, "gold": row.target_hash, "doc": row.doc_hash, "filter": row.filter}
-    return Row(_task(path), str(row.doc_id), scores, f"{path}: line {number}", **same)  # type: ignore[arg-type]
+    place = f"{path}: line {number}"
+    return Row(_task(path), str(row.doc_id), scores, place, row.filter, row.prompt_hash, row.target_hash, row.doc_hash)
 
 
 def _plain(value: Any, place: str) -> Row:

@@ -19,7 +19,7 @@ def lm_eval_samples(
     """Lines of `samples_<panel>_*.jsonl`; completions and grades in panel order, `prompt` holds `{question}`."""
     rows = []
     for index, (question, completion, grade) in enumerate(zip(questions, completions, grades, strict=True)):
-        doc, text = question.model_dump(), prompt.replace("{question}", question.text)
+        doc, text = dict(sorted(question.model_dump().items())), prompt.replace("{question}", question.text)
         settings = {"until": [], "do_sample": False, "temperature": 0.0, "max_gen_toks": max_tokens}
         rows.append(
             {
