@@ -94,14 +94,16 @@ def _refuse_differences(a: Evaluation, b: Evaluation, names: tuple[str, str], ch
 def summary_lines(result: Mapping[str, Any]) -> list[str]:
     """One readable line per task, one for all, and what was checked."""
     rows = [*result["tasks"], *([result["pooled"]] if result["pooled"] else [])]
-    lines = [
-        f"{row['task'] or 'items'}: A {percent(row['a_correct'], row['n'])} %, "
-        f"B {percent(row['b_correct'], row['n'])} % of {row['n']}; {signed(row['pp'])} points [{_interval(row)}]; {row['wins']} wins, {row['losses']} losses, "
-        f"exact McNemar p {format_p(row['p_exact'])}"
-        + (f", Holm {format_p(row['p_holm'])}" if "p_holm" in row and len(result["tasks"]) > 1 else "")
-        for row in rows
-    ]
-    return [*lines, checked_line(result)]
+    return [*(_line(row, len(result["tasks"]) > 1) for row in rows), checked_line(result)]
+
+
+def _line(row: Mapping[str, Any], several: bool) -> str:
+    shares = [f"{name} {percent(row[key], row['n'])} %" for name, key in (("A", "a_correct"), ("B", "b_correct"))]
+    adjusted = f", Holm {format_p(row['p_holm'])}" if several and "p_holm" in row else ""
+    return (
+        f"{row['task'] or 'items'}: {', '.join(shares)} of {row['n']}; {signed(row['pp'])} points [{_interval(row)}]; "
+        f"{row['wins']} wins, {row['losses']} losses, exact McNemar p {format_p(row['p_exact'])}{adjusted}"
+    )
 
 
 def checked_line(result: Mapping[str, Any]) -> str:

@@ -207,8 +207,9 @@ def _lighteval(value: dict[str, Any], path: Path, number: int) -> Row:
     if "doc" not in value:
         old = _parse(LightevalOldRow, value, place)
         scores = {name: score for name, score in old.metrics.items() if score is not None}
-        prompt, gold = text_digest(old.full_prompt), text_digest(old.gold)
-        return Row(_task(path), str(number), scores, place, prompt=prompt, gold=gold)
+        return Row(
+            _task(path), str(number), scores, place, prompt=text_digest(old.full_prompt), gold=text_digest(old.gold)
+        )
     row = _parse(LightevalRow, value, place)
     index = row.doc.gold_index
     gold = [index, row.doc.choices] if index is not None else None
