@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import torch
-from transformers import PreTrainedModel
 
 from dosematch.errors import UserError
 from dosematch.parallel import add_up
@@ -39,7 +38,7 @@ class MasterAdamW:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: torch.nn.Module,
         *,
         betas: tuple[float, float],
         eps: float,

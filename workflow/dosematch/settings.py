@@ -1,26 +1,14 @@
 """The settings of a scale and of a study; every key is typed, unknown keys are refused."""
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from dosematch.arm import Arm
+from dosematch.midtrain.study import T5Study
 from dosematch.prompts import Prompts
 from dosematch.questions.settings import QuestionSettings
-from dosematch.strict import Strict
-
-Item = TypeVar("Item")
-
-
-def _distinct(values: list[Item]) -> list[Item]:
-    """Refuse a list that names something twice."""
-    for value in values:
-        if values.count(value) > 1:
-            raise ValueError(f"{value!r} is listed twice")
-    return values
-
-
-Distinct = Annotated[list[Item], Field(min_length=1), AfterValidator(_distinct)]
+from dosematch.strict import Distinct, Strict
 
 
 class Runtime(Strict):
@@ -149,6 +137,7 @@ class Config(Strict):
 
     scale: str
     thinker: Study
+    t5: T5Study
 
 
 class TrainSettings(Strict):
