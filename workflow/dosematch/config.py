@@ -110,6 +110,10 @@ class StudyConfig:
         """The option that makes `prepare_questions.py` compare with the frozen panels, where the scale has some."""
         return f"--frozen {self.scale.frozen_panels}" if self.scale.frozen_panels else ""
 
+    def gguf_settings(self) -> str:
+        """JSON of the GGUF file that the model is made from; empty where the scale names none."""
+        return plain(self.scale.gguf) if self.scale.gguf else ""
+
     def eval_settings(self) -> str:
         """JSON of `EvalSettings`: the same for every checkpoint."""
         return plain(

@@ -94,6 +94,15 @@ class HubModel(Strict):
     revision: str
 
 
+class GgufModel(Strict):
+    """A GGUF file in a package of the package index, which a model folder that is not there yet is made from."""
+
+    package: str
+    version: str
+    member: str  # path of the file in the wheel
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # of that file
+
+
 class Scale(Strict):
     """`config/scales/*.yaml`: one size of the whole study."""
 
@@ -101,6 +110,7 @@ class Scale(Strict):
     about: str
     model: str
     hub: HubModel | None = None
+    gguf: GgufModel | None = None
     prompts: str
     length_factor: PositiveFloat
     runtime: Runtime
@@ -110,6 +120,12 @@ class Scale(Strict):
     evaluation: Evaluation
     frozen_panels: str | None
     questions: QuestionSettings
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "Scale":
+        if self.hub and self.gguf:
+            raise ValueError("gguf: the model already comes from the hub")
+        return self
 
 
 class Contrast(Strict):

