@@ -76,6 +76,7 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), sys.argv[2])
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.flush()
         sys.exit(1)
     parallel.leave()

@@ -32,5 +32,6 @@ def run(main: Callable[..., None]) -> None:
 
 def fail(message: str) -> None:
     """Print one line and leave with status 1, without running exit handlers that could still write."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"error: {message}\n")  # one write: processes that fail together must not mix their lines
+    sys.stderr.flush()
     os._exit(1)
